@@ -11,7 +11,8 @@ pytest.importorskip("transformers")
 from experiments_recorded import Quick, quick_fixture
 
 from layerlaw.errors import DataError
-from layerlaw.experiments.separation import s9, sentences
+from layerlaw.experiments import sentences
+from layerlaw.experiments.separation import s9
 from layerlaw.experiments.setting import Setting
 from layerlaw.measures import separation_fuzziness
 from layerlaw.probing import probe
@@ -85,10 +86,11 @@ def test_fine_tuning_learns_and_repeats_itself() -> None:
 
 
 def test_the_table_of_glue_is_read_and_a_bad_line_is_named() -> None:
-    texts, labels = sentences.parsed("sentence\tlabel\na fine \t1\r\nwith\ttab\t0\n\n", "train")
-    assert (texts, labels.tolist()) == (["a fine", "with\ttab"], [1, 0])
-    with pytest.raises(DataError, match=r"sst2, dev, line 2: expected a sentence, a tab and 0 or 1, got 'oh\\t2'"):
-        sentences.parsed("sentence\tlabel\noh\t2\n", "dev")
+    texts, labels = sentences.parsed("sentence\tlabel\na fine \t1\r\nwith\ttab\t0\n\n", "sst2", "train")
+    assert (texts, labels.tolist()) == ([("a fine",), ("with\ttab",)], [1, 0])
+    expected = r"sst2, dev, line 2: expected 2 columns between tabs, one of them 0 or 1, got 'oh\\t2'"
+    with pytest.raises(DataError, match=expected):
+        sentences.parsed("sentence\tlabel\noh\t2\n", "sst2", "dev")
 
 
 def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +100,9 @@ def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         DataError, match="expected a folder minilm/ in the folder that the environment variable LAYERLAW_DATA"
     ):
         s9.run(Setting(progress=False))
+    monkeypatch.setattr(sentences, "_minilm", lambda: None)
     with pytest.raises(DataError, match=r"sst2: expected train.tsv \(as in GLUE\) in a folder sst2/"):
-        sentences._file("train.tsv")
+        s9.run(Setting(progress=False))
 
 
 def test_every_kind_has_rows_panels_and_layers(quick: Quick) -> None:

@@ -40,7 +40,7 @@ PAPERS = {
         *("lm_training", "lm_sizes", "lm_task"),
     ),
     "layer_peeled": ("minority", "minority_vgg13", "minority_resnet18", "minority_resnet18_cifar10"),
-    "collapse": ("svsl_mnist", "svsl_fashion_mnist", "svsl_cifar10", "svsl_random_labels"),
+    "collapse": ("svsl_mnist", "svsl_fashion_mnist", "svsl_cifar10", "svsl_random_labels", "svsl_sentences"),
 }
 """Every figure by the folder of its paper. To add one: its file there, its name here, its test; the ledger
 shows it once scripts/ledger.py has its record of a full run."""
@@ -52,7 +52,7 @@ FILES = {
     "next_token.smollm2": ("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
     "next_token.own_models": ("lm_training", "lm_sizes", "lm_task"),
     "layer_peeled.minority": PAPERS["layer_peeled"],
-    "collapse.svsl": PAPERS["collapse"],
+    "collapse.svsl": PAPERS["collapse"][:-1],
 }
 """The files that hold several figures, a function each."""
 
@@ -100,11 +100,13 @@ def code_digest(name: str) -> str:
     files = [path for part in parts for path in sorted(part.rglob("*.py")) if path not in unseen]
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
     needs = {"blocks": ["convolutions"], "conv_measures": ["convolutions", "blocks"]}  # other files of figures
-    needs["open_questions"] = [*needs["conv_measures"], "conv_measures"]
+    needs |= {"open_questions": [*needs["conv_measures"], "conv_measures"], "svsl_sentences": ["svsl"]}
     shared = ["language"] * (name in PAPERS["next_token"]) + needs.get(figure[-1], [])
     files += [
         root.joinpath(*place).with_suffix(".py") for place in (*((*figure[1:-1], one) for one in shared), figure[1:])
     ]
+    if name in ("s9", "svsl_sentences"):
+        files.append(root / "experiments" / "sentences.py")
     if name in PAPERS["collapse"]:
         files += [root / "verdict" / "conjectures.py", root / "advice" / "penalty_search.py"]
         files.append(root / "experiments" / "collapse" / "courses.py")

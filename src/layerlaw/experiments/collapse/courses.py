@@ -12,7 +12,7 @@ from layerlaw.lab.schedule import COLLAPSE
 from layerlaw.measures.columns import REGISTRY
 from layerlaw.outcome import Cell, Table
 from layerlaw.sheet import Panel, Series, Sheet
-from layerlaw.verdict.conjectures import ConjectureVerdict, training_course
+from layerlaw.verdict.conjectures import ConjectureVerdict, TrainingCourse, training_course
 
 SITES = ("stage1", "stage2", "stage3", "stage4", "average", "classifier")
 PLAIN, SVSL, FOUND = "plain", "svsl", "svsl-searched"
@@ -48,7 +48,14 @@ def course_sheets(arms: Mapping[str, Runs]) -> list[Sheet]:
         ]
         first = next(iter(sound.values()), None)
         accuracy.append(
-            Panel(f"{split} accuracy", series, "epoch", "share right", False, shaded=_shaded(first) if first else None)
+            Panel(
+                f"{split} accuracy",
+                series,
+                "epoch",
+                "share right",
+                False,
+                shaded=_shaded(training_course(first[0])) if first else None,
+            )
         )
     numbers = {"D": None, **{n: n for n in COLLAPSE if n not in ("ncc_mismatch", "nc2_angles")}}
     collapse = []
@@ -80,18 +87,27 @@ def _of(column: str | None, site: int, split: str) -> Any:
 
 
 def _panel(title: str, runs: Runs, curves: Mapping[str, Any], ylabel: str) -> Panel:
-    epochs = training_course(runs[0]).epochs
+    return course_panel(title, runs, training_course(runs[0]), curves, ylabel)
+
+
+def course_panel(
+    title: str, trainings: Sequence[Any], first: TrainingCourse, curves: Mapping[str, Any], ylabel: str
+) -> Panel:
+    """Curves over the epochs of the trainings, functions (training, epoch) → number; `first` is the first one's course."""
     series: list[Series] = [
         spread_series(
-            label, epochs, [[value(run, e) for run in runs] for e in epochs], several=len(runs) > 1, style="line"
+            label,
+            first.epochs,
+            [[value(training, e) for training in trainings] for e in first.epochs],
+            several=len(trainings) > 1,
+            style="line",
         )
         for label, value in curves.items()
     ]
-    return Panel(title, series, "epoch", ylabel, False, shaded=_shaded(runs))
+    return Panel(title, series, "epoch", ylabel, False, shaded=_shaded(first))
 
 
-def _shaded(runs: Runs) -> tuple[float, float] | None:
-    course = training_course(runs[0])
+def _shaded(course: TrainingCourse) -> tuple[float, float] | None:
     return None if course.interpolation is None else (course.interpolation, course.epochs[-1])
 
 

@@ -37,7 +37,7 @@ from layerlaw.experiments.setting import Data, Setting, samples, stand_in
 from layerlaw.lab import Architecture, CrossEntropy, Recipe, Samples, Schedule
 from layerlaw.lab.variability import VariabilityCrossEntropy
 from layerlaw.law import CHANCE, t_quantile
-from layerlaw.outcome import Cell, Outcome, Row, Table
+from layerlaw.outcome import Cell, Kind, Outcome, Row, Table
 from layerlaw.verdict.conjectures import ConjectureVerdict, TrainingCourse, check_conjectures, training_course
 from layerlaw.wording import percent
 
@@ -153,7 +153,9 @@ def svsl_random_labels(setting: Setting) -> Outcome:
         ends = [m.collapse["ncc_mismatch"][4] for m in _last(some, "train") if m.collapse]
         claim = below(0.01, "collapse occurs") if judged else UNCLAIMED
         found.append(row(f"{name}/average/train-mismatch", ends, claim, reason=NOTHING))
-        found += _verdict_rows(name, [v for v in verdicts[name] if v.split == "train"], judged=judged)
+        found += verdict_rows(
+            name, [v for v in verdicts[name] if v.split == "train"], kind="direction" if judged else None
+        )
     words = [f"{name.replace('-', ' ')}: {v.sentence}" for name in arms for v in verdicts[name] if v.split == "train"]
     return Outcome(
         "svsl_random_labels",
@@ -193,9 +195,12 @@ def beside(setting: Setting, name: str) -> Outcome:
         verdicts[arm] = [v for v in verdicts[arm] if v.number in kept]
         if others:
             verdicts[arm] += check_conjectures(others)
-        found += _verdict_rows(arm, [v for v in verdicts[arm] if v.number != 12], judged=arm in (PLAIN, SVSL))
+        kind: Kind | None = "direction" if arm in (PLAIN, SVSL) else None
+        found += verdict_rows(arm, [v for v in verdicts[arm] if v.number != 12], kind=kind)
         if arm != PLAIN:
-            found += _gain_rows(arm, some, arms[PLAIN], about)
+            gains = [g for g in some.sound.minus(arms[PLAIN].sound, "test-accuracy") if g is not None]
+            claim = above(0, about.gain) if arm == SVSL else UNCLAIMED
+            found += gain_rows(f"{arm}-minus-plain/test-accuracy", gains, claim)
         notes += [f"{LABELS[arm]}: {v.sentence}" for v in verdicts[arm]]
     if searched is not None:
         notes.append(f"Search: {searched.sentence}")
@@ -305,11 +310,9 @@ def _ends(arm: str, runs: Runs, claims: Mapping[str, Claim]) -> list[Row]:
     ]
 
 
-def _gain_rows(arm: str, runs: Runs, plain: Runs, about: Published) -> list[Row]:
+def gain_rows(name: str, gains: Sequence[float], claim: Claim) -> list[Row]:
     """The gain over the pairs with its standard error and 95 % interval."""
-    gains = [g for g in runs.sound.minus(plain.sound, "test-accuracy") if g is not None]
-    claim = above(0, about.gain) if arm == SVSL else UNCLAIMED
-    name, error = f"{arm}-minus-plain/test-accuracy", standard_error(gains)
+    error = standard_error(gains)
     rows = paired_rows(name, gains, claim, reason=NOTHING)
     for side, sign in (("low", -1), ("high", 1)):
         end = None if error is None else sum(gains) / len(gains) + sign * t_quantile(len(gains) - 1) * error
@@ -317,8 +320,8 @@ def _gain_rows(arm: str, runs: Runs, plain: Runs, about: Published) -> list[Row]
     return rows
 
 
-def _verdict_rows(arm: str, verdicts: Sequence[ConjectureVerdict], *, judged: bool) -> list[Row]:
-    """1 where a conjecture holds, 0 where it fails, none where it is open; counter-examples beside it."""
+def verdict_rows(arm: str, verdicts: Sequence[ConjectureVerdict], *, kind: Kind | None) -> list[Row]:
+    """1 where a conjecture holds, 0 where it fails, none where it is open; counter-examples beside it. `kind`: judged."""
     rows = []
     for v in verdicts:
         name, ours = f"{arm}/conjecture-{v.number}/{v.split}", None if v.holds is None else float(v.holds)
@@ -326,8 +329,8 @@ def _verdict_rows(arm: str, verdicts: Sequence[ConjectureVerdict], *, judged: bo
             "tolerance": "no counter-example beyond the noise",
             "reason": v.why if ours is None else "",
         }
-        if judged and v.checked:
-            about |= {"reproduced": v.holds is True, "kind": "direction", "chance": CHANCE}
+        if kind and v.checked:
+            about |= {"reproduced": v.holds is True, "kind": kind, "chance": CHANCE}
         rows.append(Row(name, "holds", ours, **about))
         rows.append(
             row(f"{name}/counter-examples", [float(len(v.counter_examples))] if v.checked else [], reason=v.why)

@@ -37,7 +37,7 @@ from layerlaw.experiments.numbers import (
     random_split_r,
     row,
 )
-from layerlaw.experiments.separation.sentences import Token, Tuning, measured, sentence_task
+from layerlaw.experiments.sentences import Token, Tuning, measured, sentence_task
 from layerlaw.experiments.setting import Setting
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Outcome, Row, Table

@@ -1,4 +1,4 @@
-"""What the experiment on sentences needs: SST-2, a BERT encoder with a head, its fine-tuning, its records.
+"""What the experiments on sentences need: GLUE tasks, a BERT encoder with a head, its fine-tuning, its records.
 
 Quickly: sentences of invented words, and a tiny BERT with random weights.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -41,20 +41,31 @@ Token = Literal["first", "mean"]
 
 @dataclass(frozen=True)
 class Sentences:
-    """Token ids of sentences and their labels (n,)."""
+    """Token ids of sentences (or pairs of them, one behind the other) and their labels (n,).
+
+    `types` are 1 at the second sentence of a pair; `length`: tokens to which all are padded, not to the longest of a batch.
+    """
 
     ids: tuple[tuple[int, ...], ...]
     labels: Tensor
+    types: tuple[tuple[int, ...], ...] | None = None
+    length: int = 0
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def batch(self, index: Sequence[int]) -> dict[str, Tensor]:
-        """Chosen sentences, padded to the longest of them."""
+        """Chosen sentences, padded to the longest of them or to the length of all."""
+
+        def padded(rows: list[Tensor]) -> Tensor:
+            together = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+            return nn.functional.pad(together, (0, max(0, self.length - together.shape[1])))
+
         rows = [torch.tensor(self.ids[i]) for i in index]
-        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        mask = nn.utils.rnn.pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        return {"input_ids": ids, "attention_mask": mask, "labels": self.labels[list(index)]}
+        found = {"input_ids": padded(rows), "attention_mask": padded([torch.ones_like(row) for row in rows])}
+        if self.types is not None:
+            found["token_type_ids"] = padded([torch.tensor(self.types[i]) for i in index])
+        return found | {"labels": self.labels[list(index)]}
 
     def batches(self) -> list[dict[str, Tensor]]:
         """All of them for measuring, the longest first."""
@@ -63,7 +74,8 @@ class Sentences:
 
     def first(self, count: int) -> Sentences:
         """The first so many."""
-        return Sentences(self.ids[:count], self.labels[:count])
+        types = None if self.types is None else self.types[:count]
+        return Sentences(self.ids[:count], self.labels[:count], types, self.length)
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,26 @@ class SentenceTask:
     train: Sentences
     measured: int
     dev: Sentences
+
+
+@dataclass(frozen=True)
+class GlueTable:
+    """How the tables of a task are laid out: folders, lines of head, columns of the texts and of the label, the labels."""
+
+    folders: tuple[str, ...]
+    head: int
+    columns: int
+    texts: tuple[slice, ...]
+    label: int
+    labels: tuple[str, str] = ("0", "1")
+
+
+GLUE = {
+    "sst2": GlueTable(("sst2", "SST-2", "glue/SST-2"), 1, 2, (slice(0, -1),), -1),
+    "cola": GlueTable(("glue/CoLA", "CoLA", "cola"), 0, 4, (slice(3, None),), 1),
+    "rte": GlueTable(("glue/RTE", "RTE", "rte"), 1, 4, (slice(1, 2), slice(2, 3)), 3, ("not_entailment", "entailment")),
+    "mrpc": GlueTable(("glue/MRPC", "MRPC", "mrpc"), 1, 5, (slice(3, 4), slice(4, 5)), 0),
+}
 
 
 @dataclass(frozen=True)
@@ -97,9 +129,10 @@ class Classifier(nn.Module):
             width: int = encoder.config.hidden_size  # type: ignore[union-attr, assignment]
             self.head = nn.Linear(width, len(CLASSES))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Scores (n, 2)."""
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state  # (n, T, d)
+        given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        states = self.encoder(**given).last_hidden_state  # (n, T, d)
         scores: Tensor = self.head(self.dropout(states[:, 0]))
         return scores
 
@@ -124,15 +157,21 @@ def sentence_task(setting: Setting, seed: int, each: int, sentences: int) -> Sen
     """Drawn with the seed: `each` training sentences of either class, then others up to `sentences`; the dev sentences."""
     if setting.quick:
         return SentenceTask(invented(sentences, seed=seed), 2 * each, invented(100, seed=seed + 1))
-    tokenizer, parts = _minilm().tokenizer, []
-    for name in ("train", "dev"):
-        content = _file(f"{name}.tsv")
-        setting.checksums[f"sst2 {name}"] = hashlib.sha256(content).hexdigest()
-        parts.append(parsed(content.decode(), name))
-    (texts, labels), dev = parts
+    (texts, labels), dev = (_table(setting, "sst2", name) for name in ("train", "dev"))
     chosen = chosen_of(labels, each, sentences, seed)
-    train = _encoded(tokenizer, [texts[i] for i in chosen], labels[chosen])
-    return SentenceTask(train, 2 * each, _encoded(tokenizer, *dev))
+    train = _encoded([texts[i] for i in chosen], labels[chosen])
+    return SentenceTask(train, 2 * each, _encoded(*dev))
+
+
+def glue_task(setting: Setting, name: str, length: int, most: int) -> SentenceTask:
+    """All training sentences (or as many as `most`, drawn once) and the dev sentences, cut and padded to `length` tokens."""
+    if setting.quick:
+        made = SentenceTask(invented(most, seed=0), most, invented(100, seed=1))
+        return replace(made, train=replace(made.train, length=length), dev=replace(made.dev, length=length))
+    (texts, labels), dev = (_table(setting, name, part) for part in ("train", "dev"))
+    chosen = torch.arange(len(labels)) if len(labels) <= most else chosen_of(labels, 0, most, seed=0)
+    train = _encoded([texts[i] for i in chosen], labels[chosen], length)
+    return SentenceTask(train, len(train), _encoded(*dev, length))
 
 
 def chosen_of(labels: Tensor, each: int, total: int, seed: int) -> Tensor:
@@ -143,33 +182,41 @@ def chosen_of(labels: Tensor, each: int, total: int, seed: int) -> Tensor:
     return torch.cat([front, rest])[:total]
 
 
-def parsed(content: str, where: str) -> tuple[list[str], Tensor]:
-    """Sentences and labels of a GLUE table: a head line, then a sentence, a tab and 0 or 1 in every line."""
-    texts, labels = [], []
-    for number, line in enumerate(content.split("\n")[1:], start=2):
+def parsed(content: str, name: str, where: str) -> tuple[list[tuple[str, ...]], Tensor]:
+    """Sentences (or pairs) and labels of a GLUE table."""
+    task, texts, labels = GLUE[name], [], []
+    for number, line in enumerate(content.split("\n")[task.head :], start=1 + task.head):
         if not line:
             continue
-        text, tab, label = line.rstrip("\r").rpartition("\t")
-        if not tab or label not in ("0", "1"):
-            raise DataError(f"sst2, {where}, line {number}: expected a sentence, a tab and 0 or 1, got {line[:80]!r}.")
-        texts.append(text.strip())
-        labels.append(int(label))
+        fields = line.rstrip("\r").split("\t")
+        label = fields[task.label] if len(fields) >= task.columns else None
+        if label not in task.labels:
+            expected = f"{task.columns} columns between tabs, one of them {' or '.join(task.labels)}"
+            raise DataError(f"{name}, {where}, line {number}: expected {expected}, got {line[:80]!r}.")
+        texts.append(tuple("\t".join(fields[part]).strip() for part in task.texts))
+        labels.append(task.labels.index(label))
     return texts, torch.tensor(labels)
 
 
-def _file(name: str) -> bytes:
-    path = find(("sst2", "SST-2", "glue/SST-2"), (name,))
+def _table(setting: Setting, name: str, part: str) -> tuple[list[tuple[str, ...]], Tensor]:
+    _minilm()  # the larger of what may be missing is asked for first
+    task, file = GLUE[name], f"{part}.tsv"
+    path = find(task.folders, (file,))
     if path is None:
         raise DataError(
-            f"sst2: expected {name} (as in GLUE) in a folder sst2/ in the folder that the environment variable "
-            f"{ENVIRONMENT} names, found none. --quick needs none."
+            f"{name}: expected {file} (as in GLUE) in a folder {task.folders[0]}/ in the folder that the environment "
+            f"variable {ENVIRONMENT} names, found none. --quick needs none."
         )
-    return read_bytes(path)
+    content = read_bytes(path)
+    setting.checksums[f"{name} {part}"] = hashlib.sha256(content).hexdigest()
+    return parsed(content.decode("utf-8-sig"), name, part)
 
 
-def _encoded(tokenizer: Any, texts: list[str], labels: Tensor) -> Sentences:
-    ids = tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]
-    return Sentences(tuple(map(tuple, ids)), labels)
+def _encoded(texts: list[tuple[str, ...]], labels: Tensor, length: int = 0) -> Sentences:
+    """Token ids; `length`: so many tokens for each, cut or padded."""
+    found = _minilm().tokenizer(*map(list, zip(*texts, strict=True)), truncation=True, max_length=length or LENGTH)
+    ids, types = (tuple(map(tuple, found[part])) for part in ("input_ids", "token_type_ids"))
+    return Sentences(ids, labels, types if len(texts[0]) > 1 else None, length)
 
 
 def invented(count: int, *, seed: int) -> Sentences:
@@ -187,9 +234,17 @@ def invented(count: int, *, seed: int) -> Sentences:
 
 
 def tuned(
-    model: Classifier, data: Sentences, tuning: Tuning, *, seed: int, device: str, progress: bool | Progress
+    model: Classifier,
+    data: Sentences,
+    tuning: Tuning,
+    *,
+    seed: int,
+    device: str,
+    progress: bool | Progress,
+    loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy,
+    visit: Callable[[int], None] | None = None,
 ) -> None:
-    """Fine-tune in place on all the sentences, in float32."""
+    """Fine-tune in place on all the sentences, in float32; `visit` is called after every epoch, in eval mode."""
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=tuning.rate, weight_decay=0.01, fused=True)
     generator = torch.Generator().manual_seed(seed)
@@ -199,13 +254,18 @@ def tuned(
 
     def loss_of(index: list[int]) -> Tensor:
         batch = {name: value.to(device) for name, value in data.batch(index).items()}
-        return nn.functional.cross_entropy(model(batch["input_ids"], batch["attention_mask"]), batch["labels"])
+        labels = batch.pop("labels")
+        return loss(model(**batch), labels)
 
     def rate_at(step: int) -> float:
         return tuning.rate * min((step + 1) / warmup, (n - step) / (n - warmup + 1))
 
-    for _ in steps(model, optimizer, choose(progress)(batches, "fine-tuning", n), loss_of, rate_at, clip=1.0):
-        pass
+    taken = steps(model, optimizer, choose(progress)(batches, "fine-tuning", n), loss_of, rate_at, clip=1.0)
+    for step, _ in enumerate(taken, start=1):
+        if visit is not None and step % (n // tuning.epochs) == 0:
+            model.eval()
+            visit(step // (n // tuning.epochs))
+            model.train()
     model.eval()
 
 
@@ -248,12 +308,13 @@ def measured(setting: Setting, kind: str, seed: int, given: SentenceTask, tuning
 
 def record_of_network(setting: Setting, model: nn.Module, given: SentenceTask, token: Token) -> Record:
     """D along the layers in eval mode; the embedded input only for the mean, since all first tokens are the same there."""
-    sites: list[Any] = [_is_layer] if token == "first" else ["encoder.embeddings", _is_layer]
+    sites: list[Any] = [is_layer] if token == "first" else ["encoder.embeddings", is_layer]
     return probe(
         model, given.train.first(given.measured).batches(), test=given.dev.batches(), sites=sites, reduce=token,
         device=setting.device, classes=CLASSES, progress=setting.progress,
     )  # fmt: skip
 
 
-def _is_layer(name: str, _: nn.Module) -> bool:
+def is_layer(name: str, _: nn.Module) -> bool:
+    """Whether a module is a layer of the encoder."""
     return re.fullmatch(r"encoder\.encoder\.layer\.\d+", name) is not None
