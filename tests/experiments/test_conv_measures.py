@@ -1,6 +1,8 @@
 """Other measures for convolutional features, quickly, and what makes them right."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from layerlaw.experiments import find
 from layerlaw.experiments.separation import conv_measures
 from layerlaw.experiments.separation.blocks import AtSite, is_block, principal, site_features
 from layerlaw.experiments.separation.conv_measures import MEASURES, conv_numbers, readout_residual, straightest_of
+from layerlaw.experiments.setting import Setting
 from layerlaw.law import fit_law
 from layerlaw.measures import cdnv, separation_fuzziness
 
@@ -105,6 +108,20 @@ def test_the_table_has_a_line_per_network_and_says_which_is_straightest(quick: Q
         named = {name: r for name, r in rows.items() if r is not None and r < 0}
         assert line[-1] == MEASURES[min(named, key=lambda name: named[name])]
     assert all(quick.row(f"fashion_mnist-vgg11/{name}/holds").kind is None for name in MEASURES)
+
+
+def test_what_was_measured_is_kept_and_goes_on_without_the_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv_measures, "FAMILIES", {("vgg11",): ("s2", conv_measures.LAYERS, 2)})
+    setting = Setting(quick=True, progress=False, folder=tmp_path / "conv_measures")
+    first = conv_measures.run(setting)
+    shutil.rmtree(tmp_path / "s2")  # the networks
+    monkeypatch.setattr(conv_measures, "at_one_rate", lambda *a, **k: pytest.fail("trained again"))
+    again = Setting(quick=True, progress=False, folder=tmp_path / "conv_measures")
+    assert conv_measures.run(again).rows == first.rows
+    assert again.checksums == setting.checksums
+    assert again.used_seeds == setting.used_seeds
 
 
 def test_points_of_residual_networks_are_their_blocks(quick: Quick) -> None:

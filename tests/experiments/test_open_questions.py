@@ -112,3 +112,15 @@ def test_the_figures_have_texts_and_digests_of_their_own() -> None:
         assert f"layerlaw reproduce {name} --quick" in find(name).text
         assert len(code_digest(name)) == 16
     assert code_digest("conv_measures") != code_digest("conv_grid")
+
+
+def test_in_bf16_the_same_networks_are_trained_on_a_gpu_alone(grid: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert grid.row("fashion_mnist-base-bf16-over-tf32/final-D").reason == "trained on a GPU alone"
+    setting = Setting(quick=True, device="cuda")
+    asked = []
+    monkeypatch.setattr(setting, "train", lambda name, recipes, *a, **k: asked.extend(recipes) or Runs())
+    base = Runs(grid.setting.runs["seeds"][:1])
+    assert not open_questions.in_half_precision(setting, base, {})
+    assert [(r.precision, r.seed, r.learning_rate) for r in asked] == [
+        ("bf16", run.recipe.seed, run.recipe.learning_rate) for run in base
+    ]

@@ -89,12 +89,7 @@ class Setting:
     ) -> Runs:
         """Train and measure; `name` tells the sweeps of one experiment apart in its folder, or in that of the experiment
         that it is `shared` with, whose networks are then not trained again. Without `networks` only numbers are kept."""
-        which = " (embedded Fashion-MNIST)" if self.quick else ""
-        for recipe in recipes:
-            drawn = "" if isinstance(data[recipe.data], Samples) else f", seed {recipe.seed}"
-            self.checksums[f"{recipe.data}{drawn}{which}"] = _given(data, recipe).checksum
-        self.used_seeds |= {recipe.seed for recipe in recipes}
-        self.networks += len(recipes)
+        self.used(recipes, data)
         folder = None if self.folder is None else (self.folder.parent / shared if shared else self.folder) / name
         how: dict[str, Any] = {
             "schedule": schedule,
@@ -104,6 +99,15 @@ class Setting:
             "networks": networks,
         }
         return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))
+
+    def used(self, recipes: Sequence[Recipe], data: Data) -> None:
+        """Note these networks, their seeds and their samples for the outcome's provenance."""
+        which = " (embedded Fashion-MNIST)" if self.quick else ""
+        for recipe in recipes:
+            drawn = "" if isinstance(data[recipe.data], Samples) else f", seed {recipe.seed}"
+            self.checksums[f"{recipe.data}{drawn}{which}"] = _given(data, recipe).checksum
+        self.used_seeds |= {recipe.seed for recipe in recipes}
+        self.networks += len(recipes)
 
     def measure(self, runs: Runs, data: Data, schedule: Schedule) -> Runs:
         """The networks of these runs measured once more, at other sites or in other modes; nothing is trained."""

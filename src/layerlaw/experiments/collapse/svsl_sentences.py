@@ -174,8 +174,7 @@ def fine_tuned(setting: Setting, name: str, arm: str, seed: int, given: Sentence
     tuned(model, given.train, tuning, loss=loss, visit=visit, **how)
     found = FineTuned(training_course(records, threshold=INTERPOLATED), tuple(metric))
     if place is not None:
-        made_folder(place.parent)
-        write_json(place, asdict(found))
+        write_json(made_folder(place.parent) / place.name, asdict(found))
     return found
 
 

@@ -16,7 +16,10 @@ where the folder holds them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,7 +27,7 @@ from torch import Tensor
 from layerlaw.errors import LayerlawError
 from layerlaw.experiments.drawing import fit_note, fit_series
 from layerlaw.experiments.numbers import law_along, mean_of, of_laws, row
-from layerlaw.experiments.runs import FLAT, Runs
+from layerlaw.experiments.runs import FLAT, NO_RUN, Runs
 from layerlaw.experiments.separation.blocks import (
     COMPONENTS,
     DENSE,
@@ -39,15 +42,16 @@ from layerlaw.experiments.separation.blocks import (
 from layerlaw.experiments.separation.convolutions import (
     LAYERS,
     PURE,
+    QUICK_COUNT,
     Cell,
     at_one_rate,
+    bases_of,
     images_of,
-    more_notes,
     name_of,
-    rate_row,
     titles_of,
 )
 from layerlaw.experiments.setting import Images, Setting
+from layerlaw.files import made_folder, write_json
 from layerlaw.law import LawFit
 from layerlaw.measures import measure
 from layerlaw.outcome import Cell as TableCell
@@ -82,17 +86,49 @@ Numbers = Mapping[str, float | None]  # by the names of measures
 Laws = Mapping[str, Sequence[LawFit | None]]  # one of every run
 
 
+@dataclass(frozen=True)
+class MeasuredCell:
+    """What is left of the networks of a cell: every measure at every layer, seed by seed, rates, how they were trained."""
+
+    curves: list[list[Numbers]]
+    rates: list[float]
+    how: list[str]
+    lost: str = ""  # which of them diverged
+
+    @classmethod
+    def of(cls, runs: Runs, images: Images, device: str, keep: Keep) -> MeasuredCell:
+        """Measured at the sites that are points of the law."""
+        curves = [
+            [conv_numbers(at) for at in site_features(run, images(run.recipe.seed), device) if keep(at.name)]
+            for run in runs
+        ]
+        lost = runs.trouble() if len(runs.sound) < len(runs) else ""
+        how = sorted({way for run in runs for way in run.how})
+        return cls(curves, [run.recipe.learning_rate for run in runs], how, lost)
+
+    def laws(self) -> tuple[Laws, dict[str, str]]:
+        """Of every measure the law of every run; and why there may be none."""
+        found = {
+            name: [law_along([at[name] for at in some]) if some else None for some in self.curves] for name in MEASURES
+        }
+        holes = {name: max((sum(not at[name] for at in some) for some in self.curves), default=0) for name in MEASURES}
+        words = {
+            name: f"0 or not defined at {counted(count, 'layer')}" if count else FLAT for name, count in holes.items()
+        }
+        return found, {name: self.lost or why for name, why in words.items()}
+
+
 def run(setting: Setting) -> Outcome:
     """Run the experiment."""
-    shown, images = _trained(setting)
+    shown = measured_cells(setting)
     titles, found = titles_of(shown), list[Row]()
     laws: dict[str, Laws] = {}
     panels: dict[str, list[Panel]] = {name: [] for name in MEASURES}
     straightest: dict[str, list[str]] = {name: [] for name in MEASURES}
-    for cell, runs in shown.items():
-        keep = is_block if cell[1].startswith("resnet") else is_layer
-        some, why = laws_of(runs, images[cell], setting.device, keep)
-        found += [*measure_rows(name_of(cell), some, why), rate_row(f"{name_of(cell)}/learning-rate", runs)]
+    for cell, measured in shown.items():
+        some, why = measured.laws()
+        found += measure_rows(name_of(cell), some, why)
+        found.append(row(f"{name_of(cell)}/learning-rate", measured.rates, reason=NO_RUN))
         laws[titles[cell]] = some
         if (best := straightest_of(some)) is not None:
             straightest[best].append(titles[cell])
@@ -103,36 +139,46 @@ def run(setting: Setting) -> Outcome:
         for name, some in straightest.items()
         if some
     ]
+    lost = [f"{titles[cell]}: {measured.lost}." for cell, measured in shown.items() if measured.lost]
+    how = f"Trained: {'; '.join(sorted({way for measured in shown.values() for way in measured.how}))}."
+    few = setting.note(f"Quick run: {10 * QUICK_COUNT} images of Fashion-MNIST, small networks; no CIFAR-10.")
     sheets = [Sheet(f"{MEASURES[name]} along depth", some) for name, some in panels.items()]
     tables = [measures_table("Which measure gives the straightest law", laws)]
-    return Outcome("conv_measures", TITLE, found, sheets, tables, [*notes, *more_notes(setting, shown)])
+    return Outcome("conv_measures", TITLE, found, sheets, tables, [*notes, *lost, how, *few])
 
 
-def _trained(setting: Setting) -> tuple[dict[Cell, Runs], dict[Cell, Images]]:
-    """Every network at one rate, those of other figures from their folders; and its images."""
-    shown: dict[Cell, Runs] = {}
-    images: dict[Cell, Images] = {}
+def measured_cells(setting: Setting) -> dict[Cell, MeasuredCell]:
+    """Every network at one rate, those of other figures from their folders.
+
+    What was measured is kept: small files, with which the experiment goes on where the networks are gone.
+    """
+    found: dict[Cell, MeasuredCell] = {}
+    order: list[Cell] = []
     for networks, (shared, schedule, epochs) in FAMILIES.items():
         data = images_of(setting, 16 if setting.quick and schedule is not LAYERS else 32)
         kept = [one for one in networks if not (setting.quick and one in QUICK_LEFT_OUT)]
         cells = [(name, PURE[name] if one == "pure" else one) for one in kept for name in data]
-        if cells:
-            shown |= at_one_rate(setting, data, cells, schedule, quick_epochs=epochs, shared=shared)[0]
-            images |= {cell: data[cell[0]] for cell in cells}
-    return shown, images
-
-
-def laws_of(runs: Runs, images: Images, device: str, keep: Keep) -> tuple[Laws, dict[str, str]]:
-    """Of every measure the law of every run, at the sites that are points of it; and why there may be none."""
-    curves = [
-        [conv_numbers(at) for at in site_features(run, images(run.recipe.seed), device) if keep(at.name)]
-        for run in runs
-    ]
-    found = {name: [law_along([at[name] for at in some]) if some else None for some in curves] for name in MEASURES}
-    lost = runs.trouble() if len(runs.sound) < len(runs) else ""
-    holes = {name: max(sum(not at[name] for at in some) for some in curves) if curves else 0 for name in MEASURES}
-    words = {name: f"0 or not defined at {counted(count, 'layer')}" if count else FLAT for name, count in holes.items()}
-    return found, {name: lost or why for name, why in words.items()}
+        order += cells
+        places: dict[Cell, Path | None] = {}
+        for cell, base in bases_of(setting, data, cells, setting.epochs(quick=epochs)).items():
+            recipes = base.grid(seed=setting.seeds())
+            checksums = [data[cell[0]](seed).checksum for seed in setting.seeds()]
+            key = [[r.to_dict() for r in recipes], schedule.to_dict(), checksums, list(MEASURES)]
+            place = setting.kept(key, "json")
+            if place is not None and place.exists():
+                found[cell] = MeasuredCell(**json.loads(place.read_text(encoding="utf-8")))
+                setting.used(recipes, data)
+            else:
+                places[cell] = place
+        if not places:
+            continue
+        runs, _ = at_one_rate(setting, data, list(places), schedule, quick_epochs=epochs, shared=shared)
+        for cell, place in places.items():
+            keep = is_block if cell[1].startswith("resnet") else is_layer
+            found[cell] = MeasuredCell.of(runs[cell], data[cell[0]], setting.device, keep)
+            if place is not None:
+                write_json(made_folder(place.parent) / place.name, asdict(found[cell]))
+    return {cell: found[cell] for cell in order}
 
 
 def measures_table(title: str, laws: Mapping[str, Laws]) -> Table:

@@ -199,7 +199,7 @@ def grids(
 ) -> dict[Cell, Runs]:
     """Every learning rate and every seed; `networks`: whether they are kept, to be looked into once more."""
     rates, seeds = QUICK_RATES if setting.quick else ADAM, setting.seeds()
-    bases = _bases(setting, data, cells, setting.epochs(quick=quick_epochs))
+    bases = bases_of(setting, data, cells, setting.epochs(quick=quick_epochs))
     recipes = [r for base in bases.values() for r in base.grid(learning_rate=rates, seed=seeds)]
     return _by_cell(setting.train("grid", recipes, data, schedule, shared=shared, networks=networks), bases)
 
@@ -213,26 +213,29 @@ def at_one_rate(
     quick_epochs: int,
     shared: str = "",
     shape: ShapeOf | None = None,
+    networks: bool = True,
 ) -> tuple[dict[Cell, Runs], dict[Cell, Runs]]:
     """A short sweep over the rates on the first seed, then every seed at the rate that it chose; both are returned.
 
-    `shape`: what a cell's name stands for, where it is no network of that name.
+    `shape`: what a cell's name stands for, where it is no network of that name; `networks`: whether they are kept.
     """
     rates, (first, *_) = QUICK_RATES if setting.quick else ADAM, setting.seeds()
     epochs = setting.epochs(quick=quick_epochs)
-    bases = _bases(setting, data, cells, max(1, epochs // SHORT), shape)
+    bases = bases_of(setting, data, cells, max(1, epochs // SHORT), shape)
     recipes = [r for base in bases.values() for r in base.grid(learning_rate=rates, seed=[first])]
     loss_alone = Schedule(batchnorm=("running", "batch"), sites=schedule.sites)
     short = _by_cell(setting.train("rates", recipes, data, loss_alone, shared=shared, networks=False), bases)
-    bases = _bases(setting, data, cells, epochs, shape)
+    bases = bases_of(setting, data, cells, epochs, shape)
     chosen = {cell: lowest_loss(some)[0].recipe.learning_rate for cell, some in short.items()}
     recipes = [r for c, base in bases.items() for r in base.grid(learning_rate=[chosen[c]], seed=setting.seeds())]
-    return _by_cell(setting.train("seeds", recipes, data, schedule, shared=shared), bases), short
+    runs = setting.train("seeds", recipes, data, schedule, shared=shared, networks=networks)
+    return _by_cell(runs, bases), short
 
 
-def _bases(
+def bases_of(
     setting: Setting, data: Mapping[str, Images], cells: Iterable[Cell], epochs: int, shape: ShapeOf | None = None
 ) -> dict[Cell, Recipe]:
+    """What the networks of every cell have in common."""
     found = {}
     for name, network in cells:
         channels = data[name](setting.seeds()[0]).inputs.shape[1]

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from layerlaw.experiments.drawing import EVAL_TITLE, across_table, grid_table, law_sheet
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, below, mean_of, row
 from layerlaw.experiments.runs import FLAT, PROTOCOLS, Runs
@@ -18,7 +20,7 @@ from layerlaw.experiments.separation.blocks import (
     is_layer,
     seen,
 )
-from layerlaw.experiments.separation.conv_measures import Laws, laws_of, measure_rows, measures_table
+from layerlaw.experiments.separation.conv_measures import Laws, MeasuredCell, measure_rows, measures_table
 from layerlaw.experiments.separation.convolutions import (
     BESIDE,
     LAYERS,
@@ -31,6 +33,7 @@ from layerlaw.experiments.separation.convolutions import (
     name_of,
     rate_row,
 )
+from layerlaw.experiments.separation.fig6 import ratio_row
 from layerlaw.experiments.setting import TITLES as DATA_TITLES
 from layerlaw.experiments.setting import Images, Setting, samples
 from layerlaw.lab import Architecture, ConvolutionalNetwork, ResidualNetwork
@@ -89,13 +92,18 @@ def conv_grid(setting: Setting) -> Outcome:
     so 64 hold nothing new), 16 and 256 channels, the input repeated 16 times. D of flattened features behind every ReLU,
     without the raw input. The paper remarks that larger filters and more input channels make the law sharper: judged by r
     minus that of the unchanged network of the same seed, below 0 by a t test over seeds; the other differences are shown.
+    On a GPU the unchanged network is trained once more in bf16 instead of TF32, at the same rate: does D change?
     """
     data = grid_images(setting)
     shown: dict[Cell, Runs] = {}
+    halves: dict[str, Runs] = {}
     for name in SETS[:1] if setting.quick else SETS:
         cells = [(_sized(name, changes), variant) for variant, changes in GRID.items()]
         given = {key: data[key] for key, _ in cells}
-        found_cells, _ = at_one_rate(setting, given, cells, LAYERS, quick_epochs=10, shape=grid_shape)
+        how: dict[str, Any] = {"quick_epochs": 10, "shape": grid_shape, "networks": False}
+        found_cells, _ = at_one_rate(setting, given, cells, LAYERS, **how)
+        base = found_cells[_sized(name, GRID["base"]), "base"]
+        halves[name] = in_half_precision(setting, base, given)
         shown |= {(name, variant): seen(some, is_layer) for (_, variant), some in found_cells.items()}
     found: list[Row] = []
     lines: list[tuple[TableCell, ...]] = []
@@ -123,6 +131,7 @@ def conv_grid(setting: Setting) -> Outcome:
         "evenness − base",
         "ρ − base",
     )
+    found += [r for name, runs in halves.items() for r in half_rows(name, runs, shown[name, "base"])]
     tables = [Table("One factor at a time", columns, lines, "Means over seeds.")]
     titles = {cell: f"{DATA_TITLES[cell[0]]}, {GRID_TITLES[cell[1]]}" for cell in shown}
     panels = {titles[cell]: some for cell, some in shown.items()}
@@ -155,7 +164,7 @@ def weight_tied(setting: Setting) -> Outcome:
     for cell, runs in steps.items():
         found += runs.rows(name_of(cell), (*BESIDE, "greenwood-p", "equal-steps", "final-D", "test-accuracy"))
         found.append(rate_row(f"{name_of(cell)}/learning-rate", runs))
-        others[titles[cell]], why = laws_of(runs, data[cell[0]], setting.device, is_layer)
+        others[titles[cell]], why = MeasuredCell.of(runs, data[cell[0]], setting.device, is_layer).laws()
         found += measure_rows(name_of(cell), others[titles[cell]], why)
     panels = {titles[cell]: some for cell, some in steps.items()}
     measures = measures_table("Other measures along the steps", others)
@@ -166,6 +175,28 @@ def weight_tied(setting: Setting) -> Outcome:
     ]
     notes = [f"Law along the steps in most seeds: {_holding(steps, titles) or 'nowhere'}."]
     return Outcome("weight_tied", TITLES["weight_tied"], found, sheets, tables, [*notes, *_how(setting, steps)])
+
+
+def in_half_precision(setting: Setting, base: Runs, data: Mapping[str, Images]) -> Runs:
+    """The same networks, at the same rates, trained in bf16; none on a CPU, some of which die of it."""
+    if torch.device(setting.device).type != "cuda":
+        return Runs()
+    recipes = [replace(run.recipe, precision="bf16") for run in base]
+    runs = setting.train("bf16", recipes, data, LAYERS, networks=False)
+    return seen(runs, is_layer)
+
+
+def half_rows(name: str, runs: Runs, base: Runs) -> list[Row]:
+    """Whether D and the law change when a network is trained in bf16 instead of TF32."""
+    reason = runs.trouble() or "trained on a GPU alone"
+    ratio = ratio_row(f"{name}-base-bf16-over-tf32/final-D", runs.over(base, "final-D"), reason=reason)
+    return [
+        ratio,
+        *(
+            row(f"{name}-base-bf16-minus-tf32/{what}", runs.minus(base, what), reason=reason)
+            for what in ("pearson", "evenness", "rho", "test-accuracy")
+        ),
+    ]
 
 
 def grid_images(setting: Setting) -> dict[str, Images]:
