@@ -1,12 +1,14 @@
 """Minority collapse, quickly; the model's side against closed forms and the exact solver."""
 
 import math
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from experiments_recorded import PAPER_SEED, Quick, made_run, quick_fixture
+from experiments_recorded import PAPER_SEED, Quick, Recording, made_run, quick_fixture
 from torch import nn
 
 from layerlaw.errors import InputError
@@ -23,7 +25,7 @@ AGAIN = Case(100, 5, 100, 100)
 
 
 def run_of(quick: Quick, case: Case) -> Run:
-    (run,) = [run for run in quick.setting.runs["counts"] if run.recipe.data == case.name]
+    (run,) = [run for runs in quick.setting.runs.values() for run in runs if run.recipe.data == case.name]
     return run
 
 
@@ -175,6 +177,20 @@ def test_every_network_is_found_by_its_name(name: str) -> None:
     assert found.title.startswith("Minority collapse: ")
     assert found.run.__module__.endswith("layer_peeled.minority")
     assert code_digest(name) != code_digest("fig1")
+
+
+def test_what_was_read_is_kept_and_goes_on_without_the_networks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(minority, "QUICK", CountPlan(10, ratios=(1, 10, math.inf), times=(10,), epochs=2))
+    settings = [Recording(most=2, folder=tmp_path / "minority") for _ in range(2)]
+    first = minority.minority(settings[0])
+    assert len(settings[0].runs) == 4
+    for folder in tmp_path.glob("minority/counts/*"):
+        shutil.rmtree(folder)  # the networks
+    assert minority.minority(settings[1]) == first
+    assert not settings[1].runs
+    assert settings[1].checksums == settings[0].checksums
 
 
 def test_tables_and_sheets(quick: Quick) -> None:

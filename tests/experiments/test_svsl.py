@@ -109,7 +109,7 @@ def test_a_full_run_has_the_settings_of_the_paper(name: str, monkeypatch: pytest
     some = Samples.of((torch.randn(20, channels, about.size, about.size), torch.arange(20) % 10))
     monkeypatch.setattr(svsl, "_images", lambda *given: some)
 
-    def train(self: Setting, folder: str, recipes: Any, data: Any, schedule: Any) -> Any:
+    def train(self: Setting, folder: str, recipes: Any, data: Any, schedule: Any, *, networks: bool) -> Any:
         seen.update(folder=folder, recipes=recipes, schedule=schedule)
         raise Stop
 

@@ -101,6 +101,7 @@ def code_digest(name: str) -> str:
     files += [root / "experiments" / f"{part}.py" for part in ("numbers", "runs", "setting", "moments")]
     needs = {"blocks": ["convolutions"], "conv_measures": ["convolutions", "blocks"]}  # other files of figures
     needs |= {"open_questions": [*needs["conv_measures"], "conv_measures"], "svsl_sentences": ["svsl"]}
+    needs["minority"] = ["class_counts"]
     shared = ["language"] * (name in PAPERS["next_token"]) + needs.get(figure[-1], [])
     files += [
         root.joinpath(*place).with_suffix(".py") for place in (*((*figure[1:-1], one) for one in shared), figure[1:])

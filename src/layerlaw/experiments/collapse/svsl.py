@@ -142,7 +142,7 @@ def svsl_random_labels(setting: Setting) -> Outcome:
     data: Data = {"true-labels": true, "random-labels": true.with_random_labels}
     bases = {name: replace(_recipe(setting, about, true), data=name) for name in data}
     recipes = [r for base in bases.values() for r in base.grid(seed=setting.seeds())]
-    runs = setting.train("labels", recipes, data, _schedule(setting))
+    runs = setting.train("labels", recipes, data, _schedule(setting), networks=False)
     arms = {name: runs.at(data=name) for name in data}
     found: list[Row] = []
     courses = {name: _courses(some) for name, some in arms.items()}
@@ -175,12 +175,13 @@ def beside(setting: Setting, name: str) -> Outcome:
     alpha = QUICK_ALPHA if setting.quick else about.alpha
     losses: dict[str, Any] = {PLAIN: CrossEntropy(), SVSL: _penalty(alpha, about.first)}
     recipes = [replace(r, loss=loss) for r in base.grid(seed=setting.seeds()) for loss in losses.values()]
-    runs = setting.train("pairs", recipes, {name: images}, _schedule(setting))
+    runs = setting.train("pairs", recipes, {name: images}, _schedule(setting), networks=False)
     searched, missing = (None, "") if setting.quick else _searched(setting, base, images, about)
     if searched is not None:
         losses[FOUND] = _penalty(searched.alpha, searched.first)
         recipes = [replace(r, loss=losses[FOUND]) for r in base.grid(seed=setting.seeds())]
-        runs = Runs((*runs, *setting.train("searched", recipes, {name: images}, _schedule(setting))))
+        more = setting.train("searched", recipes, {name: images}, _schedule(setting), networks=False)
+        runs = Runs((*runs, *more))
     arms = {arm: runs.at(loss=loss) for arm, loss in losses.items()}
     courses = {arm: _courses(some) for arm, some in arms.items()}
     found, notes = [], []

@@ -14,22 +14,24 @@ Layer-Peeled Model, with the norms of that very network ("predicted") and with t
 judged: the model takes norms as given, and training makes them.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from layerlaw.advice import forecast
-from layerlaw.errors import InputError
 from layerlaw.experiments.drawing import spread_series
+from layerlaw.experiments.layer_peeled.class_counts import QUICK, SCALED, Case, CountPlan, K
 from layerlaw.experiments.moments import spearman
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, between, minus, row
-from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.setting import TITLES as DATA_TITLES
 from layerlaw.experiments.setting import Data, Images, Setting, samples, stand_in
+from layerlaw.files import made_folder, write_json
 from layerlaw.lab import Architecture, ConvolutionalNetwork, Recipe, Run, Samples, Schedule
 from layerlaw.lab.schedule import held_out
 from layerlaw.lab.trainer import arithmetic
@@ -45,7 +47,6 @@ TITLES = {
     "minority_resnet18": "Minority collapse: ResNet18 on Fashion-MNIST",
     "minority_resnet18_cifar10": "Minority collapse: ResNet18 on CIFAR-10",
 }
-K = 10
 SIZE, QUICK_SIZE = 32, 16  # pixels
 AT_ONCE = 500  # images of a forward
 COLLAPSED = 0.9  # mean cosine from which on rows count as one
@@ -54,83 +55,6 @@ MERGED = "not judged: the model's 1/K_B, once rows have merged"
 VANISHED = "the model's rare rows are 0, and have no angle"
 RISES, FALLS, HELPS = above(0, "rises with R"), below(0, "falls"), above(0, "rises")
 ONE_ROW = between(COLLAPSED, 1.0, "all collapse: 1").of("direction")
-
-
-@dataclass(frozen=True)
-class CountPlan:
-    """Class counts and length of a training: `majority` is n_A, `times` how often rare images are shown at the largest R."""
-
-    majority: int = 1000
-    K_A: tuple[int, ...] = (5,)  # one after the other
-    ratios: tuple[float, ...] = (1, 10, 100, 1000, math.inf)
-    times: tuple[int, ...] = (100, 1000)
-    epochs: int = 350
-
-    @classmethod
-    def published(cls, data: str) -> "CountPlan":
-        """The authors' counts."""
-        return cls({"fashion_mnist": 6000, "cifar10": 5000}[data], (3, 5, 7), times=(10, 100, 1000))
-
-    def __post_init__(self) -> None:
-        for R in self.ratios:
-            if math.isfinite(R) and (R < 1 or self.majority % R):
-                whole = f"whole parts of {self.majority}, at most {self.majority}, or math.inf"
-                raise InputError(f"ratios: expected {whole}, got {R:g}.")
-
-    @property
-    def largest(self) -> float:
-        """The largest ratio that leaves rare images."""
-        return max(R for R in self.ratios if math.isfinite(R))
-
-    @property
-    def cases(self) -> list["Case"]:
-        """All class counts that are trained on."""
-        again = [(self.largest, w) for w in self.times]
-        return [Case(self.majority, a, R, w) for a in self.K_A for R, w in (*((R, 1) for R in self.ratios), *again)]
-
-
-SCALED = CountPlan()
-QUICK = CountPlan(100, ratios=(1, 10, 100, math.inf), times=(100,), epochs=60)
-
-
-@dataclass(frozen=True)
-class Case:
-    """Class counts of one training: the first K_A classes have n_A images, the others n_A/R, each shown `times` times."""
-
-    majority: int
-    K_A: int
-    ratio: float
-    times: int = 1
-
-    @property
-    def name(self) -> str:
-        """As rows have it."""
-        again = f"-shown-{self.times}-times" if self.times > 1 else ""
-        return f"K_A-{self.K_A}/R-{self.ratio:g}{again}"
-
-    @property
-    def K_B(self) -> int:
-        """Rare classes."""
-        return K - self.K_A
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Different images of every class."""
-        return (self.majority,) * self.K_A + (round(self.majority / self.ratio),) * self.K_B
-
-    @property
-    def copies(self) -> tuple[int, ...]:
-        """How often an image of every class is shown in an epoch."""
-        return (1,) * self.K_A + (self.times,) * self.K_B
-
-    @property
-    def shown(self) -> tuple[int, ...]:
-        """Images of every class as the loss sees them: the model's counts."""
-        return tuple(count * times for count, times in zip(self.counts, self.copies, strict=True))
-
-    def of(self, images: Images, seed: int) -> Samples:
-        """These counts of a balanced draw; with one seed, fewer images are part of more."""
-        return images(seed).imbalanced(self.counts).repeated(self.copies)
 
 
 @dataclass(frozen=True)
@@ -188,16 +112,14 @@ def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPl
         epochs=setting.epochs(plan.epochs, QUICK.epochs),
         precision="bf16" if torch.device(setting.device).type == "cuda" else None,
     )
-    recipes = how.grid(data=given, seed=setting.seeds())
-    runs = setting.train("counts", recipes, given, Schedule(batchnorm=("running",)))
-    cells = {case: runs.at(data=case.name) for case in plan.cases}
-    found = {
-        case: [reading(run, case, images(run.recipe.seed).imbalanced(case.counts), setting.device) for run in some]
-        for case, some in cells.items()
-    }
+    cells = {}
+    for case in plan.cases:  # one after the other: what was read survives the networks
+        recipes = replace(how, data=case.name).grid(seed=setting.seeds())
+        cells[case] = networks_read(setting, recipes, case, images, given)
+    found = {case: [network.reading for network in some] for case, some in cells.items()}
     rows = [r for case, some in found.items() for r in _case_rows(plan, case, some, found)]
     rows += [r for K_A in plan.K_A for r in _direction_rows(plan, K_A, found)]
-    tables = [_table(found, cells)]
+    tables = [_table(cells)]
     small = setting.note(f"Quick run: {how.network} on {size}×{size} pixels instead of {network}.")
     notes = [*_notes(setting, plan, data), *small, *stand_in(setting, data)]
     return Outcome(name, TITLES[name], rows, _sheets(plan, found), tables, notes)
@@ -210,6 +132,51 @@ def _network(setting: Setting, name: str, data: str) -> Architecture:
 
 
 Readings = Mapping[Case, Sequence[ClassifierReading | None]]
+
+
+@dataclass(frozen=True)
+class NetworkRead:
+    """What is left of a trained network: its reading (`None` if it diverged), D at the classifier, the last loss."""
+
+    seed: int
+    reading: ClassifierReading | None
+    diverged: int | None
+    D: float | None
+    loss: float
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "NetworkRead":
+        """The inverse of `asdict`, after a trip through JSON."""
+        read: dict[str, Any] | None = data["reading"]
+        if read is not None:
+            read = {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
+        return cls(**{**data, "reading": read and ClassifierReading(**read)})
+
+
+def networks_read(
+    setting: Setting, recipes: Sequence[Recipe], case: Case, images: Images, given: Data
+) -> list[NetworkRead]:
+    """Train the networks of a case and read them; what was read is kept, in small files, and not trained again."""
+    places = {
+        recipe: setting.kept([recipe.to_dict(), images(recipe.seed).checksum], "json", shared="readings")
+        for recipe in recipes
+    }
+    there = {recipe for recipe, place in places.items() if place is not None and place.exists()}
+    missing = [recipe for recipe in recipes if recipe not in there]
+    setting.used(list(there), given)
+    found: dict[Recipe, NetworkRead] = {}
+    if missing:
+        name = f"counts/{case.name.replace('/', '-')}"
+        for run in setting.train(name, missing, given, Schedule(batchnorm=("running",))):
+            read = reading(run, case, images(run.recipe.seed).imbalanced(case.counts), setting.device)
+            D = None if read is None else run.measurement(batchnorm="running").separation[-1]
+            found[run.recipe] = NetworkRead(run.recipe.seed, read, run.diverged, D, run.losses[-1])
+            if (place := places[run.recipe]) is not None:
+                write_json(made_folder(place.parent) / place.name, asdict(found[run.recipe]))
+    for recipe in there:
+        if (place := places[recipe]) is not None:
+            found[recipe] = NetworkRead.from_dict(json.loads(place.read_text(encoding="utf-8")))
+    return [found[recipe] for recipe in recipes]
 
 
 def reading(run: Run, case: Case, data: Samples, device: str = "cpu") -> ClassifierReading | None:
@@ -368,16 +335,15 @@ def _series(
     return spread_series(label, cells, columns, several=len(columns[0]) > 1, style=style)
 
 
-def _table(found: Readings, cells: Mapping[Case, Runs]) -> Table:
+def _table(cells: Mapping[Case, Sequence[NetworkRead]]) -> Table:
     lines: list[tuple[Cell, ...]] = []
-    for case, readings in found.items():
-        for run, read in zip(cells[case], readings, strict=True):
-            about: list[Cell] = [case.K_A, f"{case.ratio:g}".replace("inf", "∞"), case.times, run.recipe.seed]
-            if read is None:
-                lines.append((*about, f"diverged in epoch {run.diverged}", *[None] * (len(NUMBERS) + 1)))
+    for case, networks in cells.items():
+        for network in networks:
+            about: list[Cell] = [case.K_A, f"{case.ratio:g}".replace("inf", "∞"), case.times, network.seed]
+            if (read := network.reading) is None:
+                lines.append((*about, f"diverged in epoch {network.diverged}", *[None] * (len(NUMBERS) + 1)))
                 continue
-            D = run.measurement(batchnorm="running").separation[-1]
-            lines.append((*about, *(NUMBERS[what](read) for what in NUMBERS), D, run.losses[-1]))
+            lines.append((*about, *(NUMBERS[what](read) for what in NUMBERS), network.D, network.loss))
     columns = ("K_A", "R", "shown", "seed", *(what.replace("-", " ") for what in NUMBERS), "D", "last epoch's loss")
     return Table(
         "Every network", columns, lines, "D: of what the classifier gets, training images, running statistics."
