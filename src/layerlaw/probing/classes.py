@@ -16,13 +16,14 @@ from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
-from layerlaw.measures.columns import Columns, site_columns
+from layerlaw.measures.columns import SiteColumns, all_columns
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts, check_reached, near_chance
-from layerlaw.stats.limits import TOO_LARGE, Doubt, check_range, finite
-from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass, SumsAgain
+from layerlaw.stats.limits import TOO_LARGE, Doubt, finite
+from layerlaw.stats.around import Around, check_ranges
+from layerlaw.stats.passes import Dealer, FirstPass, SecondPass, SumsAgain
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import double, not_dense
 
@@ -221,7 +222,7 @@ class Classes:
         if reference is not None:
             lent = {site.name: around.centers for site, around in reference.around.items() if site.name in first.sums}
         around = Around.all_of(first, weighting, lent, linear)
-        check_range({key: each.centers for key, each in around.items()})
+        check_ranges(around)
         closely = [key for key, each in around.items() if each.closer is not None]
         if again is not None and closely:
             sums, magnitudes = again(closely)
@@ -251,10 +252,10 @@ class Classes:
     def leave(self, second: SecondPass, sites: Sequence[Site], split: Split) -> None:
         """What the passes found, into the split."""
         scatters = second.scatters(split.untrusted)
-        for name, scatter in scatters.items():
-            if not finite([scatter.sums]):
-                came = "got infinity in the squares around class means"
-                raise FeatureError(f"site '{name}': expected finite features, {came}. {TOO_LARGE}.")
+        if not finite(second.sums):
+            name = next(name for name, scatter in scatters.items() if not finite([scatter.sums]))
+            came = "got infinity in the squares around class means"
+            raise FeatureError(f"site '{name}': expected finite features, {came}. {TOO_LARGE}.")
         for site in sites:
             split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
             if site.name in second.near_reference:
@@ -265,10 +266,15 @@ class Classes:
             split.accuracy = float(second.right) / float(found.counts.sum())
 
     def columns(
-        self, split: Split, site: Site, weight: Tensor | None = None, reference: Split | None = None
-    ) -> tuple[Columns, dict[str, list[float | None]]]:
-        """The numbers of a site; those of test data by the centers of the `reference` too."""
-        return site_columns(split.around[site], split.scatters[site], split.near.get(site), weight)
+        self, split: Split, sites: Sequence[Site], *, rows: Tensor | None = None, read: str = "", reference: Split | None = None
+    ) -> dict[Site, SiteColumns]:
+        """The numbers of the sites; those of test data by the centers of the `reference` too.
+
+        `rows` (K, d) are those of the classifier, which it multiplies with what it has `read`: the name of that site.
+        """
+        weights = {} if rows is None else {i: rows for i, site in enumerate(sites) if site.name == read}
+        known = [(split.around[site], split.scatters[site], split.near.get(site)) for site in sites]
+        return dict(zip(sites, all_columns(known, weights), strict=True))
 
     def span(self, split: Split) -> int:
         """How many dimensions the class means of a site span at most."""

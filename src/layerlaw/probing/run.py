@@ -41,9 +41,10 @@ from layerlaw.probing.shards import Step, borrowed
 from layerlaw.probing.state import State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
+from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import are_targets
-from layerlaw.stats.passes import Around, SecondPass
+from layerlaw.stats.passes import SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression

@@ -82,6 +82,8 @@ class State:
                     if name in names:
                         sums.update(name, features.double())
                         magnitudes.update(name, features.double().abs())
+                for part_sums in (sums, magnitudes):
+                    part_sums.end(lambda name: self.kept.where_bad(str(name)))
             return sums, magnitudes
 
         return again

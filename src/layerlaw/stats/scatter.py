@@ -38,7 +38,7 @@ class Frame:
         """Around these centers, on their basis and below it on `others`."""
         means = centers.rounded_means.to(device or centers.means.device)
         basis = torch.cat([centers.basis, *others], -2) if others else centers.basis
-        return cls(means, basis.to(means), centers.extreme)
+        return cls(means, basis.to(means), bool(centers.extreme.any()))
 
 
 def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -127,12 +127,21 @@ class Scatter:
 
     @classmethod
     def of(
-        cls, coordinates: Tensor, lengths: Tensor, labels: Tensor, span: Span, decision: Tensor | None = None
+        cls,
+        coordinates: Tensor,
+        lengths: Tensor,
+        labels: Tensor,
+        span: Span,
+        decision: Tensor | None = None,
+        hot: Tensor | None = None,
     ) -> Scatter:
-        """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
+        """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n).
+
+        `hot` (…, K, n) are indicators of the labels in float64, where somebody has them.
+        """
         z = double(coordinates)
         *batch, r, n = z.shape
-        hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
+        hot = one_hot(labels, span.counts.shape[-1], torch.float64) if hot is None else hot
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
@@ -207,6 +216,12 @@ class Scatter:
         return Scatter(self.sums[index], self.rank, self.digest[index])
 
     @classmethod
+    def stack(cls, parts: Sequence[Scatter]) -> Scatter:
+        """Those of several sites as one with a new leading dimension."""
+        sums, digest = torch.stack([part.sums for part in parts]), torch.stack([part.digest for part in parts])
+        return cls(sums, parts[0].rank, digest)
+
+    @classmethod
     def merge(cls, parts: Sequence[Scatter]) -> Scatter:
         """One statistic from several parts of the same data."""
         whole = copy.deepcopy(parts[0])
@@ -278,25 +293,28 @@ class LeftOut:
         shift = (centers.means - full.rounded_means.double().unsqueeze(-3)) @ centers.basis.mT
         return cls(centers, shift, torch.zeros_like(centers.counts))
 
-    def at(self, index: int) -> LeftOut:
-        """One entry of the leading dimension."""
+    def at(self, index: int | list[int] | None) -> LeftOut:
+        """One entry of the leading dimension; what is added to it is added here."""
         return LeftOut(self.centers.at(index), self.shift[index], self.fuzziness[index])
 
     @property
     def basis(self) -> Tensor:
-        """All g bases below each other (g·r, d), for one product; each row divided by its scale."""
-        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(0, 1)
+        """All g bases below each other (…, g·r, d), for one product; each row divided by its scale."""
+        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(-3, -2)
 
-    def update(self, coordinates: Tensor, labels: Tensor, groups: Tensor) -> None:
-        """Add samples: coordinates (g·r, n) of their residuals in `basis`, labels and groups (n,)."""
-        g, K = self.fuzziness.shape
-        q = double(coordinates.square().view(g, -1, coordinates.shape[-1]).sum(-2))  # (g, n)
-        q.masked_fill_(one_hot(groups, g, torch.bool), 0.0)  # a sample is absent from its own group's view
-        self.fuzziness += q @ one_hot(labels, K, q.dtype).mT
+    @staticmethod
+    def added(coordinates: Tensor, absent: Tensor, hot: Tensor) -> Tensor:
+        """What samples add to the fuzziness (…, g, K): coordinates (…, g·r, n) of residuals in `basis`, overwritten here.
+
+        `absent` (g, n) says which samples are in a group, so not in the view without it; `hot` (K, n) are indicators of the
+        classes in float64.
+        """
+        q = double(coordinates.square_().unflatten(-2, (len(absent), -1)).sum(-2))  # (…, g, n)
+        return q.masked_fill_(absent, 0.0) @ hot.mT
 
     def separation(self) -> Tensor:
-        """Separation fuzziness without each group (g,)."""
-        moved = (self.shift * self.centers.inverse_scales.unsqueeze(-2)).square().sum(-1)  # (g, K)
+        """Separation fuzziness without each group (…, g)."""
+        moved = (self.shift * self.centers.inverse_scales.unsqueeze(-2)).square().sum(-1)  # (…, g, K)
         per_class = self.fuzziness / self.centers.counts.clamp_min(1) - moved
         return (self.centers.weights * per_class).sum(-1)
 
@@ -321,14 +339,14 @@ class Permuted:
         both = torch.cat([places, -centers.coordinates], -2).mT * centers.inverse_scales.unsqueeze(-1)
         return cls(centers, both.to(true.rounded_means.dtype), torch.zeros_like(centers.counts))
 
-    def at(self, index: int) -> Permuted:
-        """One entry of the leading dimension."""
+    def at(self, index: int | list[int] | None) -> Permuted:
+        """One entry of the leading dimension; what is added to it is added here."""
         return Permuted(self.centers.at(index), self.moves[index], self.fuzziness[index])
 
     @property
     def basis(self) -> Tensor:
-        """All P bases below each other (P·r, d), for one product; each row divided by its scale."""
-        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(0, 1)
+        """All P bases below each other (…, P·r, d), for one product; each row divided by its scale."""
+        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(-3, -2)
 
     @staticmethod
     def indicators(labels: Tensor, permuted: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
@@ -336,15 +354,19 @@ class Permuted:
         true = one_hot(labels, classes, dtype).expand(len(permuted), -1, -1)
         return torch.cat([true, one_hot(permuted, classes, dtype)], -2)
 
-    def update(self, coordinates: Tensor, indicators: Tensor) -> None:
-        """Add samples: coordinates (P·r, n) of their residuals around the true means, and their `indicators`."""
-        P, K = self.fuzziness.shape
-        z = torch.baddbmm(coordinates.view(P, -1, coordinates.shape[-1]).to(self.moves.dtype), self.moves, indicators)
-        q = z.square_().sum(-2).unsqueeze(-1)  # (P, n, 1)
-        self.fuzziness += double(indicators[:, K:] @ q).squeeze(-1)
+    @staticmethod
+    def added(coordinates: Tensor, moves: Tensor, indicators: Tensor) -> Tensor:
+        """What samples add to the fuzziness of several sites (S, P, K): coordinates (S, P·r, n) of residuals around the true
+        means, the `moves` of the sites (S, P, r, 2K), `indicators` of the samples."""
+        S, P, _, both = moves.shape
+        # One product with the indicators for all sites: (P, S·r, 2K) by (P, 2K, n).
+        z = (moves.transpose(0, 1).flatten(1, 2) @ indicators).unflatten(1, (S, -1))  # (P, S, r, n)
+        z += coordinates.unflatten(-2, (P, -1)).transpose(0, 1)
+        q = z.square_().sum(-2)  # (P, S, n)
+        return double(q @ indicators[:, both // 2 :].mT).transpose(0, 1)
 
     def separation(self) -> Tensor:
-        """Separation fuzziness under each permutation of the labels (P,)."""
+        """Separation fuzziness under each permutation of the labels (…, P)."""
         return (self.centers.weights * self.fuzziness / self.centers.counts).sum(-1)
 
 
