@@ -7,7 +7,6 @@ untrained network, held out, standard errors) have names made from these: `descr
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import defaultdict
@@ -34,7 +33,12 @@ from layerlaw.wording import percent, residual
 Columns = dict[str, float | None]
 
 Compute = Callable[[SiteStatistics], Tensor | float | None]
-ROW_NEEDS: set[Needs] = {"classifier", "network", "imbalance", "small"}  # the rows of the classifier, beside the features
+ROW_NEEDS: set[Needs] = {
+    "classifier",
+    "network",
+    "imbalance",
+    "small",
+}  # the rows of the classifier, beside the features
 
 
 @dataclass(frozen=True)
@@ -321,24 +325,18 @@ def all_columns(
 
 def _computed(site: SiteStatistics, needs: Container[Needs]) -> list[SiteColumns]:
     """Every number that these needs allow, of each entry of the leading dimension; one transfer from a GPU."""
-    chosen = [(name, c) for name, c in REGISTRY.items() if c.compute is not None and c.needs in needs]
     S, K = len(site.centers.rank), site.K
-    values = {name: column.compute(site) for name, column in chosen if column.compute is not None}
-    classes = {name: column.by_class(site) for name, column in chosen if column.by_class is not None}
-    known = [value.double().expand(S) for value in values.values() if isinstance(value, Tensor)]
-    known += [each.double().expand(S, K).flatten() for each in classes.values() if isinstance(each, Tensor)]
-    numbers = iter(torch.cat(known).tolist() if known else ())
-    nothing = itertools.repeat(math.nan)
-    plain = {n: list(itertools.islice(_finite(numbers if isinstance(v, Tensor) else nothing), S)) for n, v in values.items()}
-    split = {
-        n: [list(itertools.islice(_finite(numbers if isinstance(v, Tensor) else nothing), K)) for _ in range(S)]
-        for n, v in classes.items()
-    }
-    return [({n: v[i] for n, v in plain.items()}, {n: v[i] for n, v in split.items()}) for i in range(S)]
-
-
-def _finite(numbers: Iterator[float]) -> Iterator[float | None]:
-    return (number if math.isfinite(number) else None for number in numbers)
+    chosen = [column for column in REGISTRY.values() if column.compute is not None and column.needs in needs]
+    whole = [(c.name, 1, c.compute(site)) for c in chosen if c.compute is not None]
+    whole += [(c.name, K, c.by_class(site)) for c in chosen if c.by_class is not None]
+    nothing = torch.full((S, K), math.nan, dtype=torch.float64, device=site.centers.rank.device)
+    parts = [v.double().reshape(-1, m).expand(S, m) if isinstance(v, Tensor) else nothing[:, :m] for _, m, v in whole]
+    found: list[SiteColumns] = []
+    for numbers in torch.cat(parts, -1).tolist() if parts else [[]] * S:
+        known = iter([value if math.isfinite(value) else None for value in numbers])
+        values = {name: next(known) for name, _, _ in whole[: len(chosen)]}
+        found.append((values, {name: [next(known) for _ in range(K)] for name, _, _ in whole[len(chosen) :]}))
+    return found
 
 
 def target_columns(

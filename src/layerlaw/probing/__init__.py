@@ -31,8 +31,8 @@ from layerlaw.probing.three_classes import three_classes
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import PartRow, Record, SiteRow
-from layerlaw.stats.centers import Weighting
 from layerlaw.stats.around import Around
+from layerlaw.stats.centers import Weighting
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import together, world_size
 from layerlaw.stats.regression import SiteRegression
@@ -304,8 +304,8 @@ def _classifier(run: Prober) -> Tensor | str:
 def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, weight: Tensor | str) -> list[SiteRow]:
     rows, sites, classes = [], run.plan.sites, run.classes
     with full_precision():
-        read = {"rows": weight if isinstance(weight, Tensor) else None, "read": run.plan.reads or ""}
-        found = classes.columns(train, sites, **read)  # type: ignore[arg-type]
+        read = {site: weight for site in sites if site.name == run.plan.reads and isinstance(weight, Tensor)}
+        found = classes.columns(train, sites, weights=read)
         untrained = {} if null is None else classes.columns(null, sites)
         tested = {} if test is None else classes.columns(test, sites, reference=train)
     for site in sites:

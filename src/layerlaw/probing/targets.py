@@ -15,7 +15,16 @@ from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import InputError, LabelError
 from layerlaw.measures.columns import SiteColumns, target_columns
-from layerlaw.probing.classes import NOT_ASKED, ClassChoice, Classes, named, numbers_and_names, told_classes, too_few
+from layerlaw.probing.classes import (
+    NOT_ASKED,
+    ClassChoice,
+    Classes,
+    Rows,
+    named,
+    numbers_and_names,
+    told_classes,
+    too_few,
+)
 from layerlaw.probing.memory import GROUPS
 from layerlaw.record import REGRESSION, Kind
 from layerlaw.stats import checked_labels
@@ -260,7 +269,7 @@ class Targets:
         return split.regressions[site].doubt
 
     def columns(
-        self, split: Split, sites: Sequence[Site], *, rows: Tensor | None = None, read: str = "", reference: Split | None = None
+        self, split: Split, sites: Sequence[Site], weights: Rows = None, reference: Split | None = None
     ) -> dict[Site, SiteColumns]:
         """The numbers of the sites; the targets of test data are predicted by the regression of the `reference`."""
         lent = {} if reference is None else reference.regressions

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from layerlaw.stats.centers import Centers, Weighting, find_centers
+from layerlaw.errors import PassError
+from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
 from layerlaw.stats.closer import CloserLook, Rounding, narrow
 from layerlaw.stats.limits import Doubt, check_range, doubt_of, doubtful, finite, hidden_directions
-from layerlaw.stats.scatter import Frame, LeftOut, Permuted, Scatter, WithinScatter
+from layerlaw.stats.precision import double
+from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter
 from layerlaw.stats.stacking import Key
 from layerlaw.stats.sums import ClassSums
 
 if TYPE_CHECKING:
-    from layerlaw.stats.passes import FirstPass
+    from layerlaw.stats.passes import Dealt, FirstPass
 
+CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are not those of pass 1
 TOGETHER = 100_000  # class means of more numbers than this are worked through site by site
 
 
@@ -37,20 +40,25 @@ class Alike:
     reference: Tensor | None = None
 
     @cached_property
-    def frames(self) -> list[Frame]:
-        """What the features of each site are multiplied with: its basis, and below it those of the views."""
+    def frame(self) -> Frame:
+        """What the features are multiplied with: the basis of each site, and below it those of the views."""
         views = [view.basis for view in (self.left_out, self.permuted) if view is not None]
         views += [] if self.reference is None else [self.reference]
         means = self.centers.rounded_means
-        basis = torch.cat([self.centers.basis, *views], -2).to(means.dtype)
-        wide = self.centers.extreme.tolist()
-        return [Frame(means[i], basis[i], wide[i]) for i in range(len(means))]
+        return Frame(means, torch.cat([self.centers.basis, *views], -2).to(means.dtype))
+
+    @cached_property
+    def wide(self) -> list[bool]:
+        """Of which sites squared lengths are taken in float64."""
+        found: list[bool] = self.centers.extreme.tolist()
+        return found
 
     def some(self, indices: list[int]) -> Alike:
         """Some of the sites."""
         if indices == list(range(len(self.ranks))):
             return self
-        left_out, permuted = (None if view is None else view.at(indices) for view in (self.left_out, self.permuted))
+        left_out = None if self.left_out is None else self.left_out.at(indices)
+        permuted = None if self.permuted is None else self.permuted.at(indices)
         return Alike(self.centers.at(indices), left_out, permuted)
 
     @cached_property
@@ -136,14 +144,15 @@ class Around:
         """The sites that it is worked through among; it alone where there are none."""
         if self.among is not None:
             return self.among
-        left_out, permuted = (None if view is None else view.at(None) for view in (self.left_out, self.permuted))
+        left_out = None if self.left_out is None else self.left_out.at(None)
+        permuted = None if self.permuted is None else self.permuted.at(None)
         lent = None if self.reference is None else self.reference.basis.unsqueeze(0)
         return Alike(self.centers.at(None), left_out, permuted, lent)
 
     @property
-    def frame(self) -> Frame:
-        """What its features are multiplied with."""
-        return self.alike.frames[self.index]
+    def kin(self) -> tuple[bool, bool, torch.dtype]:
+        """What sites have in common whose features are multiplied as one."""
+        return self.left_out is None, self.permuted is None, self.centers.rounded_means.dtype
 
     @property
     def rank(self) -> int:
@@ -201,3 +210,78 @@ def check_ranges(around: Mapping[Key, Around]) -> None:
     for alike, places in by_kin(list(around.values())):
         if bool(doubtful(alike.centers).any()):
             check_range({keys[place]: around[keys[place]].centers for place in places})
+
+
+class OneRank:
+    """Sites whose class means span equally many dimensions: their work of size n×K is one."""
+
+    def __init__(self, keys: list[Key], sites: Sequence[Around]) -> None:
+        self.keys, self.span = keys, Span.stack([site.centers for site in sites])
+        self.scatter: Scatter | None = None
+        self.near: NearestCenter | None = None
+        """Decisions by the centers of the training data."""
+        lent = [(site.centers, site.reference) for site in sites if site.reference is not None]
+        self.reference = Span.stack([reference for _, reference in lent]) if lent else None
+        places = [(own.rounded_means.double() - other.mean) @ other.basis.mT for own, other in lent]
+        self.places = torch.stack(places) if places else None  # (sites, K, r)
+
+    def update(
+        self, waiting: Mapping[Key, tuple[Tensor, Tensor, Tensor]], dealt: Dealt, decision: Tensor | None
+    ) -> None:
+        """Add the samples of a batch: by site, own coordinates, lengths, coordinates in the basis of the reference."""
+        here = dealt.to(self.span.scales.device)
+        labels, device = here.labels, here.labels.device
+        decision = None if decision is None else decision.to(device)
+        own, lengths = (torch.stack([waiting[key][i].to(device) for key in self.keys]) for i in (0, 1))
+        part = Scatter.of(own, lengths, labels, self.span, decision)
+        if self.scatter is None:
+            self.scatter = part
+        else:
+            self.scatter.sums += part.sums
+        if self.reference is None or self.places is None:
+            return
+        hot = here.hot(self.span.counts.shape[-1], torch.float64)
+        points = torch.stack([double(waiting[key][2]).to(device) for key in self.keys]) + self.places.mT @ hot
+        near = NearestCenter.of(points, self.reference, labels, decision)
+        if self.near is None:
+            self.near = near
+        else:
+            self.near.sums += near.sums
+
+
+def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tensor | None]:
+    """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels."""
+    alike, at, end = sites[0].alike, sites[0].index, sites[-1].index + 1
+    frame, permuted, wide = alike.frame, alike.permuted, any(site.alike.wide[site.index] for site in sites)
+    if [(id(site.alike), site.index) for site in sites] == [(id(alike), i) for i in range(at, end)]:
+        means, basis = frame.means[at:end], frame.basis[at:end]
+        moves = None if permuted is None else permuted.moves[at:end]
+    else:
+        means = torch.stack([site.alike.frame.means[site.index] for site in sites])
+        basis = torch.stack([site.alike.frame.basis[site.index] for site in sites])
+        moved = [site.permuted.moves for site in sites if site.permuted is not None]
+        moves = torch.stack(moved) if moved else None
+    return Frame(means.to(device), basis.to(device), wide), None if moves is None else moves.to(device)
+
+
+def moved(keys: Sequence[Key], centers: Centers, scatter: Scatter) -> list[float]:
+    """How far class means moved at every site, in units of the spread; 0 where it is no more than rounding."""
+    if not torch.equal(scatter.counts, centers.counts):
+        i = int((scatter.counts != centers.counts).any(-1).nonzero()[0])
+        raise PassError(
+            f"site '{keys[i]}': the data changed between the two passes: class counts {_numbers(centers.counts[i])} in "
+            f"pass 1, {_numbers(scatter.counts[i])} in pass 2. Pass data that are the same each time they are gone through "
+            "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
+        )
+    mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (S, K, r)
+    # A direction in which the class means hardly differ has a small scale: rounding is large beside it, and no change.
+    off = ((mean - centers.expected_residuals).abs() - centers.resolution[:, None, None]).clamp_min(0)
+    rms = (scatter.fuzziness.sum(-1) / scatter.counts.sum(-1)).sqrt()
+    worst = torch.linalg.vector_norm(off * centers.inverse_scales.unsqueeze(-2), dim=-1).amax(-1)
+    found: list[float] = torch.where(worst > CHANGED * rms + 1e-8, worst / rms, 0.0).tolist()
+    return found
+
+
+def _numbers(counts: Tensor) -> str:
+    shown = [str(int(c)) for c in counts[:12]]
+    return "[" + ", ".join(shown) + (", …]" if len(counts) > 12 else "]")

@@ -15,18 +15,15 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
-from layerlaw.stats.around import Around, by_kin
-from layerlaw.stats.centers import Centers, Span
+from layerlaw.stats.around import Around, OneRank, by_kin, frame_of, moved
 from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
 from layerlaw.stats.limits import TOO_LARGE, doubtful
-from layerlaw.stats.precision import double
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
 from layerlaw.stats.sums import Assignment, ClassSums
 
 T = TypeVar("T")
-CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are not those of pass 1
 
 
 @dataclass
@@ -166,6 +163,10 @@ class FirstPass:
         """Add the (n, d) features of one site."""
         self._stacks.add(key, features)
 
+    def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
+        """Add those of several sites (S, n, d)."""
+        self._stacks.add_all(keys, features)
+
     def _add_up(self, keys: list[Key], features: Tensor) -> None:
         """Those of several sites (S, n, d)."""
         kind = len(keys), features.device
@@ -235,7 +236,7 @@ class SecondPass:
         for key, around in self.around.items():
             by_rank[around.centers.scales.shape[-1], around.centers.scales.device][key] = around
         # Sites whose class means span equally many dimensions are worked through as one.
-        self._spans = [_OneRank(list(sites), list(sites.values())) for sites in by_rank.values()]
+        self._spans = [OneRank(list(sites), list(sites.values())) for sites in by_rank.values()]
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` may also be set before `end`, since the network decides last."""
@@ -246,11 +247,19 @@ class SecondPass:
         """Project the residuals of one site; the rest waits for the end of the batch."""
         self._stacks.add(key, features)
 
+    def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
+        """Those of several sites (S, n, d)."""
+        self._stacks.add_all(keys, features)
+
     def _project(self, keys: list[Key], features: Tensor) -> None:
         """Those of several sites (S, n, d)."""
         sites, here = [self.around[key] for key in keys], self._dealt.to(features.device)
+        if len({site.kin for site in sites}) > 1:
+            for i, key in enumerate(keys):
+                self._project([key], features[i : i + 1])
+            return
         if tuple(keys) not in self._frames:
-            self._frames[tuple(keys)] = _frame(sites, features.device)
+            self._frames[tuple(keys)] = frame_of(sites, features.device)
         frame, moves = self._frames[tuple(keys)]
         coordinates, lengths = project(features, here.labels, frame)  # (S, P, n), (S, n)
         K, r = sites[0].centers.coordinates.shape
@@ -319,14 +328,14 @@ class SecondPass:
             assert sites.scatter is not None
             by_key |= {key: sites.scatter.at(i) for i, key in enumerate(sites.keys)}
         found = {key: by_key[key] for key in self.around}
-        keys, moved = list(found), dict[Key, float]()
+        keys, off = list(found), dict[Key, float]()
         for alike, places in by_kin(list(self.around.values())):
             here = [keys[place] for place in places]
             scatter = Scatter.stack([found[key] for key in here])
-            moved |= {key: by for key, by in zip(here, _moved(here, alike.centers, scatter), strict=True) if by}
+            off |= {key: by for key, by in zip(here, moved(here, alike.centers, scatter), strict=True) if by}
             for key, doubted in zip(here, doubtful(alike.centers, scatter.outliers).tolist(), strict=True):
                 self.around[key].judge(found[key], doubted)
-        for key, by in sorted(moved.items(), key=lambda item: keys.index(item[0])):
+        for key, by in sorted(off.items(), key=lambda item: keys.index(item[0])):
             why = f"the data changed between the two passes: the class means moved by {by:.2g} of the spread"
             if untrusted is None:
                 raise PassError(
@@ -338,77 +347,8 @@ class SecondPass:
         return found
 
 
-class _OneRank:
-    """Sites whose class means span equally many dimensions: their work of size n×K is one."""
-
-    def __init__(self, keys: list[Key], sites: Sequence[Around]) -> None:
-        self.keys, self.span = keys, Span.stack([site.centers for site in sites])
-        self.scatter: Scatter | None = None
-        self.near: NearestCenter | None = None
-        """Decisions by the centers of the training data."""
-        lent = [(site.centers, site.reference) for site in sites if site.reference is not None]
-        self.reference = Span.stack([reference for _, reference in lent]) if lent else None
-        places = [(own.rounded_means.double() - other.mean) @ other.basis.mT for own, other in lent]
-        self.places = torch.stack(places) if places else None  # (sites, K, r)
-
-    def update(
-        self, waiting: Mapping[Key, tuple[Tensor, Tensor, Tensor]], dealt: Dealt, decision: Tensor | None
-    ) -> None:
-        """Add the samples of a batch: by site, own coordinates, lengths, coordinates in the basis of the reference."""
-        here = dealt.to(self.span.scales.device)
-        labels, device = here.labels, here.labels.device
-        decision = None if decision is None else decision.to(device)
-        own, lengths = (torch.stack([waiting[key][i].to(device) for key in self.keys]) for i in (0, 1))
-        hot = here.hot(self.span.counts.shape[-1], torch.float64)
-        part = Scatter.of(own, lengths, labels, self.span, decision, hot)
-        if self.scatter is None:
-            self.scatter = part
-        else:
-            self.scatter.sums += part.sums
-        if self.reference is None or self.places is None:
-            return
-        points = torch.stack([double(waiting[key][2]).to(device) for key in self.keys]) + self.places.mT @ hot
-        near = NearestCenter.of(points, self.reference, labels, decision)
-        if self.near is None:
-            self.near = near
-        else:
-            self.near.sums += near.sums
-
-
-def _frame(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tensor | None]:
-    """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels."""
-    frames = [site.frame for site in sites]
-    means, basis = (torch.stack(parts) for parts in ([f.means for f in frames], [f.basis for f in frames]))
-    moves = [site.permuted.moves for site in sites if site.permuted is not None]
-    wide = any(frame.wide for frame in frames)
-    return Frame(means.to(device), basis.to(device), wide), torch.stack(moves).to(device) if moves else None
-
-
-def _moved(keys: Sequence[Key], centers: Centers, scatter: Scatter) -> list[float]:
-    """How far class means moved at every site, in units of the spread; 0 where it is no more than rounding."""
-    if not torch.equal(scatter.counts, centers.counts):
-        i = int((scatter.counts != centers.counts).any(-1).nonzero()[0])
-        raise PassError(
-            f"site '{keys[i]}': the data changed between the two passes: class counts {_numbers(centers.counts[i])} in "
-            f"pass 1, {_numbers(scatter.counts[i])} in pass 2. Pass data that are the same each time they are gone through "
-            "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
-        )
-    mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (S, K, r)
-    # A direction in which the class means hardly differ has a small scale: rounding is large beside it, and no change.
-    off = ((mean - centers.expected_residuals).abs() - centers.resolution[:, None, None]).clamp_min(0)
-    rms = (scatter.fuzziness.sum(-1) / scatter.counts.sum(-1)).sqrt()
-    worst = torch.linalg.vector_norm(off * centers.inverse_scales.unsqueeze(-2), dim=-1).amax(-1)
-    found: list[float] = torch.where(worst > CHANGED * rms + 1e-8, worst / rms, 0.0).tolist()
-    return found
-
-
 def _add(sums: dict[Key, ClassSums], key: Key, part: ClassSums) -> None:
     if key in sums:
         sums[key].add(part)
     else:
         sums[key] = part
-
-
-def _numbers(counts: Tensor) -> str:
-    shown = [str(int(c)) for c in counts[:12]]
-    return "[" + ", ".join(shown) + (", …]" if len(counts) > 12 else "]")

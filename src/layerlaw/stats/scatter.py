@@ -34,11 +34,10 @@ class Frame:
     wide: bool = False
 
     @classmethod
-    def of(cls, centers: Centers, *others: Tensor, device: torch.device | None = None) -> Frame:
-        """Around these centers, on their basis and below it on `others`."""
-        means = centers.rounded_means.to(device or centers.means.device)
-        basis = torch.cat([centers.basis, *others], -2) if others else centers.basis
-        return cls(means, basis.to(means), bool(centers.extreme.any()))
+    def of(cls, centers: Centers) -> Frame:
+        """Around these centers, on their basis."""
+        means = centers.rounded_means
+        return cls(means, centers.basis.to(means), bool(centers.extreme.any()))
 
 
 def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -68,7 +67,7 @@ def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tens
     """
     scores = (centers @ points).sub_(half_norms)  # (…, K, n)
     best = scores.amax(-2, keepdim=True)
-    ties = (scores == best).sum(-2, keepdim=True, dtype=torch.float64)
+    ties = (scores == best).sum(-2, keepdim=True).double()  # counted as whole numbers, which is faster
     chosen = scores.gather(-2, choices.expand(*scores.shape[:-2], *choices.shape[-2:]))
     return (chosen == best) / ties
 
@@ -127,21 +126,12 @@ class Scatter:
 
     @classmethod
     def of(
-        cls,
-        coordinates: Tensor,
-        lengths: Tensor,
-        labels: Tensor,
-        span: Span,
-        decision: Tensor | None = None,
-        hot: Tensor | None = None,
+        cls, coordinates: Tensor, lengths: Tensor, labels: Tensor, span: Span, decision: Tensor | None = None
     ) -> Scatter:
-        """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n).
-
-        `hot` (…, K, n) are indicators of the labels in float64, where somebody has them.
-        """
+        """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
         z = double(coordinates)
         *batch, r, n = z.shape
-        hot = one_hot(labels, span.counts.shape[-1], torch.float64) if hot is None else hot
+        hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
@@ -149,9 +139,8 @@ class Scatter:
         agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
         fourth = squares.square().clamp_max(MOST_FOURTH)
-        values = torch.cat(
-            [z, own, equal, squares, fourth, z.new_ones((*batch, 1, n)), agreed], -2
-        )  # (…, r + 6 or 7, n)
+        ones = z.new_ones((*batch, 1, n))
+        values = torch.cat([z, own, equal, squares, fourth, ones, agreed], -2)  # (…, r + 6 or 7, n)
         return cls(hot @ values.mT, r, span.digest)
 
     @property
@@ -218,8 +207,7 @@ class Scatter:
     @classmethod
     def stack(cls, parts: Sequence[Scatter]) -> Scatter:
         """Those of several sites as one with a new leading dimension."""
-        sums, digest = torch.stack([part.sums for part in parts]), torch.stack([part.digest for part in parts])
-        return cls(sums, parts[0].rank, digest)
+        return cls(torch.stack([p.sums for p in parts]), parts[0].rank, torch.stack([p.digest for p in parts]))
 
     @classmethod
     def merge(cls, parts: Sequence[Scatter]) -> Scatter:
@@ -304,12 +292,11 @@ class LeftOut:
 
     @staticmethod
     def added(coordinates: Tensor, absent: Tensor, hot: Tensor) -> Tensor:
-        """What samples add to the fuzziness (…, g, K): coordinates (…, g·r, n) of residuals in `basis`, overwritten here.
+        """What samples add to the fuzziness (…, g, K), by coordinates (…, g·r, n) in `basis`, which are overwritten.
 
-        `absent` (g, n) says which samples are in a group, so not in the view without it; `hot` (K, n) are indicators of the
-        classes in float64.
+        `absent` (g, n): who is in a group, so not in the view without it; `hot` (K, n): indicators of classes, float64.
         """
-        q = double(coordinates.square_().unflatten(-2, (len(absent), -1)).sum(-2))  # (…, g, n)
+        q = double(coordinates.square_().view(*coordinates.shape[:-2], len(absent), -1, absent.shape[1]).sum(-2))
         return q.masked_fill_(absent, 0.0) @ hot.mT
 
     def separation(self) -> Tensor:
@@ -356,12 +343,10 @@ class Permuted:
 
     @staticmethod
     def added(coordinates: Tensor, moves: Tensor, indicators: Tensor) -> Tensor:
-        """What samples add to the fuzziness of several sites (S, P, K): coordinates (S, P·r, n) of residuals around the true
-        means, the `moves` of the sites (S, P, r, 2K), `indicators` of the samples."""
-        S, P, _, both = moves.shape
-        # One product with the indicators for all sites: (P, S·r, 2K) by (P, 2K, n).
-        z = (moves.transpose(0, 1).flatten(1, 2) @ indicators).unflatten(1, (S, -1))  # (P, S, r, n)
-        z += coordinates.unflatten(-2, (P, -1)).transpose(0, 1)
+        """What samples add to the fuzziness of several sites (S, P, K), by coordinates (S, P·r, n) around the true means."""
+        S, P, r, both = moves.shape
+        z = (moves.transpose(0, 1).flatten(1, 2) @ indicators).view(P, S, r, -1)  # one product for all sites
+        z += coordinates.view(S, P, r, -1).transpose(0, 1)
         q = z.square_().sum(-2)  # (P, S, n)
         return double(q @ indicators[:, both // 2 :].mT).transpose(0, 1)
 

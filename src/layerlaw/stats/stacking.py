@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ Kind = tuple[torch.Size, torch.dtype, torch.device]
 # Bytes of one site's features in a batch up to which a call costs more than the copy that joins it with others.
 SMALL = {"cpu": 2**16, "cuda": 2**25}
 # Bytes of all of them: on a CPU they stay in the cache.
-AT_ONCE = {"cpu": 2**20, "cuda": 2**27}
+AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
 
 
 class Stacks:
@@ -37,6 +37,12 @@ class Stacks:
         together[key] = features.clone()
         if size * len(together) >= AT_ONCE[device]:
             self._flush(kind)
+
+    def add_all(self, keys: Sequence[Key], features: Tensor) -> None:
+        """Those of several sites (S, n, d), which nothing overwrites."""
+        step = max(1, AT_ONCE.get(features.device.type, 0) // max(1, features[0].nbytes))
+        for at in range(0, len(keys), step):
+            self._work(list(keys[at : at + step]), features[at : at + step])
 
     def flush(self) -> None:
         """At the end of a batch: work through those that wait."""

@@ -124,7 +124,7 @@ class ClassSums:
         for start in range(0, n, ROWS_IN_FLOAT32):
             near = features[..., start : start + ROWS_IN_FLOAT32, :] - reference
             part = hot[..., start : start + ROWS_IN_FLOAT32].reshape(P * K, -1)
-            sums += double(part.to(near.dtype) @ near).unflatten(-2, (P, K))
+            sums += double(part.to(near.dtype) @ near).view(sums.shape)
             spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
         return cls(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)
 
