@@ -34,7 +34,7 @@ class SiteRow:
     """One place in the network: what it is, and what was measured there.
 
     `values` holds the columns of the table (`None` where a number does not exist), `by_class` one number per class,
-    `plane` the first two principal components of at most 200 samples, as [[x, y], …] in the order of the record's
+    `plane` the first two principal components of at most 200 samples, as [(x, y), …] in the order of the record's
     `plane_labels`, `left_out` a column's values with one group of documents missing. `at` says whether the features are
     the input or the output of the named module. Sites with `in_fit=False` (the logits, the embedded input of a language
     model, rows of a side `branch`) are shown but are no point of the law; `aside` says why where a reader may wonder.
@@ -48,10 +48,13 @@ class SiteRow:
     at: str = ""
     values: dict[str, float | None] = field(default_factory=dict)
     by_class: dict[str, list[float | None]] = field(default_factory=dict)
-    plane: list[list[float]] = field(default_factory=list, repr=False)
+    plane: list[tuple[float, ...]] = field(default_factory=list, repr=False)
     left_out: dict[str, list[float | None]] = field(default_factory=dict, repr=False)
     branch: bool = False  # not every path from the input to the output passes it
     aside: str = ""
+
+    def __post_init__(self) -> None:
+        self.plane = [*map(tuple, self.plane)]  # nothing that Python's garbage collector looks at again and again
 
 
 @dataclass
@@ -236,9 +239,8 @@ class Record(Saved, Shown):
             values.append(value)
         if len(values) < 2:
             raise InputError(f"{where}: expected at least 2 points of the law, got {len(values)}.{self._why_few()}")
-        errors: tuple[float | None, ...] = ()
-        if self.kind != LANGUAGE_MODEL:  # blocks see the same tokens: the errors of steps are not those of their ends
-            errors = tuple(site.values.get(f"{column}_log_se") for site in points)
+        known = self.kind != LANGUAGE_MODEL  # blocks see the same tokens: errors of steps are not those of their ends
+        errors = tuple(site.values.get(f"{column}_log_se") for site in points) if known else ()
         return replace(fit_law(values, quantity=describe(column).quantity), step=self.step_name, log_errors=errors)
 
     def law_errors(
@@ -302,10 +304,9 @@ class Record(Saved, Shown):
         return site.branch and self.settings.get("sites") != "chosen"
 
     def _why_few(self) -> str:
-        reasons = [
-            f"'{site.name}' is none: {site.aside}" for site in self.sites if site.aside and not self.beside(site)
-        ]
-        return f" {'; '.join(reasons[:3])}." if reasons else ""
+        aside = [site for site in self.sites if site.aside and not self.beside(site)]
+        reasons = [f"'{site.name}' is none: {site.aside}" for site in aside[:3]]
+        return f" {'; '.join(reasons)}." if reasons else ""
 
     def effective_depth(self, epsilon: float = 0.01) -> int | None:
         """Index of the first site whose nearest-class-center error on the training data is ≤ ε (Galanti et al.)."""

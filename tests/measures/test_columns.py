@@ -14,7 +14,7 @@ from layerlaw.measures.columns import Column, describe, registered, site_columns
 from layerlaw.measures.site import number
 from layerlaw.pages import table
 from layerlaw.stats import ClassSums, Frame, Scatter, find_centers, project
-from layerlaw.stats.passes import Around
+from layerlaw.stats.around import Around
 
 
 def at_one_site(x: torch.Tensor, y: torch.Tensor, K: int, decision: torch.Tensor | None = None):

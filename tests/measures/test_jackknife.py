@@ -8,7 +8,7 @@ import torch
 
 import oracle
 from layerlaw.measures import Jackknife, jackknife
-from layerlaw.stats import ClassSums, Frame, LeftOut, deal_groups, find_centers, project
+from layerlaw.stats import ClassSums, Frame, LeftOut, deal_groups, find_centers, one_hot, project
 
 
 class Given:
@@ -79,7 +79,7 @@ def measured(x: torch.Tensor, y: torch.Tensor, K: int, g: int = 10) -> tuple[flo
     centers = find_centers(sums.total())
     left_out = LeftOut.start(sums, centers)
     coordinates, _ = project(x, y, Frame(centers.rounded_means, left_out.basis.to(centers.rounded_means)))
-    left_out.update(coordinates, y, groups)
+    left_out.fuzziness += LeftOut.added(coordinates, one_hot(groups, g, torch.bool), one_hot(y, K, torch.float64))
     value = oracle.separation(x, y, K)
     found = jackknife(value, left_out)
     assert found is not None

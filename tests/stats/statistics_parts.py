@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from layerlaw.stats import Centers, ClassSums, Frame, LeftOut, Scatter, find_centers, project
+from layerlaw.stats import Centers, ClassSums, Frame, LeftOut, Scatter, find_centers, one_hot, project
 
 
 def scatter_of(x: Tensor, y: Tensor, centers: Centers, decision: Tensor | None = None) -> Scatter:
@@ -41,7 +41,8 @@ def started(
 def feed(left_out: LeftOut, centers: Centers, x: Tensor, y: Tensor, groups: Tensor) -> None:
     """Pass 2 over one batch."""
     coordinates, _ = project(x, y, Frame(centers.rounded_means, left_out.basis.to(centers.rounded_means)))
-    left_out.update(coordinates, y, groups)
+    g, K = left_out.fuzziness.shape
+    left_out.fuzziness += LeftOut.added(coordinates, one_hot(groups, g, torch.bool), one_hot(y, K, torch.float64))
 
 
 def left_out_of(x: Tensor, y: Tensor, groups: Tensor, K: int, g: int, weighting: str = "samples") -> LeftOut:

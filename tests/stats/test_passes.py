@@ -7,7 +7,8 @@ import torch
 import oracle
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.measures import measure, separation
-from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass
+from layerlaw.stats.around import Around
+from layerlaw.stats.passes import Dealer, FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample, principal_plane
 
 K, GROUPS = 3, 5

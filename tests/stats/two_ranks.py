@@ -8,7 +8,7 @@ import torch.distributed as dist
 from statistics_parts import group_sums, scatter_of
 
 from layerlaw.errors import PassError
-from layerlaw.stats import ClassSums, Frame, LeftOut, all_reduce, find_centers, project
+from layerlaw.stats import ClassSums, Frame, LeftOut, all_reduce, find_centers, one_hot, project
 from layerlaw.stats.ranks import rank, world_size
 
 K, GROUPS = 4, 5
@@ -23,7 +23,7 @@ def measured(x, y, groups, decision, weighting: str) -> dict[str, torch.Tensor]:
     scatter = scatter_of(x, y, centers, decision)
     left_out = LeftOut.start(grouped, centers)
     coordinates, _ = project(x, y, Frame(centers.rounded_means, left_out.basis.to(centers.rounded_means)))
-    left_out.update(coordinates, y, groups)
+    left_out.fuzziness += LeftOut.added(coordinates, one_hot(groups, GROUPS, torch.bool), one_hot(y, K, torch.float64))
     all_reduce([scatter.sums, left_out.fuzziness], [centers.digest, left_out.centers.digest])
     return {
         "counts": sums.counts,

@@ -22,8 +22,9 @@ from layerlaw.measures.separation import class_separation
 from layerlaw.measures.site import SiteStatistics
 from layerlaw.measures.site import number as plain_number
 from layerlaw.stats import Centers
+from layerlaw.stats.around import Around
 from layerlaw.stats.labels import one_hot
-from layerlaw.stats.passes import Around, Dealt, FirstPass, SecondPass
+from layerlaw.stats.passes import Dealt, FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.wording import finite
 

@@ -85,7 +85,7 @@ def record_of_text(
 
 
 def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None, later: list[str]) -> list[SiteRow]:
-    planes: dict[object, list[list[float]]] = {}
+    planes: dict[object, list[tuple[float, ...]]] = {}
     with noted(later, "The words could not be pictured"):
         planes = measured.words.sample.planes() if measured.words else {}
     rows = []

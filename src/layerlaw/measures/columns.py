@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from layerlaw.measures.separation import equal_separation, jackknifed
 from layerlaw.measures.site import Needs, SiteStatistics, number
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
 from layerlaw.stats import Scatter
-from layerlaw.stats.passes import Around
+from layerlaw.stats.around import Around
 from layerlaw.stats.regression import SiteRegression
 from layerlaw.stats.scatter import NearestCenter
 from layerlaw.wording import number as in_words
@@ -32,6 +33,12 @@ from layerlaw.wording import percent, residual
 Columns = dict[str, float | None]
 
 Compute = Callable[[SiteStatistics], Tensor | float | None]
+ROW_NEEDS: set[Needs] = {
+    "classifier",
+    "network",
+    "imbalance",
+    "small",
+}  # the rows of the classifier, beside the features
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,6 @@ def _share(hits: Tensor | None, s: SiteStatistics) -> Tensor | None:
     return None if hits is None else hits.sum(-1) / s.samples
 
 
-def _jackknifed(s: SiteStatistics, what: str) -> float | None:
-    return None if s.jackknife is None else getattr(s.jackknife, what)
-
-
 MEASURES = (
     Column("separation", "separation fuzziness D",
            "how far samples lie from their class mean against how far class means lie apart (He & Su, Eq. 1)",
@@ -102,18 +105,18 @@ MEASURES = (
            by_class=lambda s: s.unless_undefined(s.class_separation)),
     Column("separation_log_se", "standard error of ln D", "delete-group jackknife of ln D (10 stratified groups)",
            "√((g−1)/g Σ (ln D_(−i) − mean)²)", log=False, law=False, needs="groups",
-           compute=lambda s: _jackknifed(s, "standard_error")),
+           compute=lambda s: s.jackknife.standard_error),
     Column("separation_corrected", "separation fuzziness D (corrected)",
            "D corrected for finitely many samples; none beyond a bias of 30 %",
            "ln D_J = g ln D − (g−1) mean ln D_(−i)", "0", "lower", needs="groups",
-           compute=lambda s: _jackknifed(s, "corrected")),
+           compute=lambda s: s.jackknife.corrected),
     Column("separation_permuted", "separation fuzziness D (permuted labels)",
            "chance level: D with permuted labels, the median of 5 permutations", "about n(K−1)/d_eff", needs="permuted",
-           compute=lambda s: s.floor.median()),
+           compute=lambda s: s.floor.median(-1).values),
     Column("separation_permuted_low", "separation fuzziness D (permuted labels, least)", "the least of the 5",
-           needs="permuted", law=False, compute=lambda s: s.floor.min()),
+           needs="permuted", law=False, compute=lambda s: s.floor.amin(-1)),
     Column("separation_permuted_high", "separation fuzziness D (permuted labels, largest)", "the largest of the 5",
-           needs="permuted", law=False, compute=lambda s: s.floor.max()),
+           needs="permuted", law=False, compute=lambda s: s.floor.amax(-1)),
     Column("separation_linear", "least D of a linear map",
            "D_lin: the least D that a linear map of the features could reach (`linear=True`, where n ≥ d + K); unlike D no "
            "invertible linear map changes it; biased low unless n ≫ d",
@@ -184,7 +187,7 @@ MEASURES = (
            "E_W = (1/K) Σ‖w_k‖²", law=False, needs="network", compute=lambda s: mean_square(s.weight)),
     Column("feature_square", "E_H", "squared norms of the features, where the classifier reads",
            "E_H = (1/K) Σ_k (1/n_k) Σ_i ‖x_ki‖²", law=False, needs="network",
-           compute=lambda s: (s.centers.means.square().sum(-1) + s.variances).mean()),
+           compute=lambda s: (s.centers.means.square().sum(-1) + s.variances).mean(-1)),
     Column("classifier_budget", "budget",
            "the least √(E_W E_H) that gives the class means their logits (not beyond 2,048 classes and features)",
            "‖M Wᵀ‖_*/K, M and W centered", law=False, needs="small",
@@ -265,39 +268,75 @@ def _derived(base: Column, name: str, how: str) -> Column:
     return replace(base, name=name, label=label, compute=None, by_class=None, head="", yields=None, panel="", card="")
 
 
+SiteColumns = tuple[Columns, dict[str, list[float | None]]]
+"""Numbers of one site and one split, and the numbers per class; `None` where a number does not exist."""
+
+
 def site_columns(
     around: Around, scatter: Scatter, near: NearestCenter | None = None, weight: Tensor | None = None
-) -> tuple[Columns, dict[str, list[float | None]]]:
-    """Numbers of one site and one split, and the numbers per class; `None` where a number does not exist.
+) -> SiteColumns:
+    """Numbers of one site and one split.
 
     `near` are nearest-center decisions by other centers (those of the training data, for a test set), `weight` (K, d) the
     rows of the classifier that reads this site.
     """
-    left_out, permuted = around.left_out, around.permuted
-    left_out = left_out if around.believed(left_out) else None
-    permuted = permuted if around.believed(permuted) else None
-    doubted = around.doubt(scatter) is not None
-    undefined = int(around.centers.rank) == 0 or doubted
-    site = SiteStatistics(
-        around.centers, scatter, near=near, left_out=left_out, permuted=permuted, weight=weight, undefined=undefined,
-        within=None if around.within is None else around.within.matrix(),
-    )  # fmt: skip
-    available = site.available
-    values: dict[str, Tensor | float | None] = {}
-    by_class: dict[str, list[float | None]] = {}
-    for name, column in REGISTRY.items():
-        if column.compute is not None and column.needs in available:
-            values[name] = column.compute(site)
-            if column.by_class is not None:
-                by_class[name] = _numbers(column.by_class(site), site.K)
-    tensors = {name: value.double() for name, value in values.items() if isinstance(value, Tensor)}
-    values |= dict(zip(tensors, torch.stack(list(tensors.values())).tolist(), strict=True))  # one transfer from a GPU
-    if (
-        doubted and around.centers.middle is not None
-    ):  # residuals around a mean that outliers carry far away lose digits
-        values |= {name: None for name in values if name.startswith("ncc_")}
-        by_class = {name: each for name, each in by_class.items() if not name.startswith("ncc_")}
-    return {name: number(value) for name, value in values.items()}, by_class
+    return all_columns([(around, scatter, near)], {} if weight is None else {0: weight})[0]
+
+
+def all_columns(
+    sites: Sequence[tuple[Around, Scatter, NearestCenter | None]], weights: Mapping[int, Tensor]
+) -> list[SiteColumns]:
+    """The same of many sites, those of one shape together; `weights` are rows of classifiers by the place of their site."""
+    around, scatters, near = zip(*sites, strict=True) if sites else ((), (), ())
+    found: list[SiteColumns] = [({}, {})] * len(sites)
+    doubted = [site.doubt(scatter) is not None for site, scatter in zip(around, scatters, strict=True)]
+    kinds: dict[Hashable, list[int]] = defaultdict(list)
+    for i, site in enumerate(around):  # where they differ in what is known of them, they are computed apart
+        known = site.believed(), site.rank > 0, doubted[i], near[i] is None, i if site.within is not None else -1
+        kinds[id(site.alike), known].append(i)
+    for places in kinds.values():
+        one, alike = around[places[0]], around[places[0]].alike.some([around[i].index for i in places])
+        left_out, permuted = one.believed()
+        lent = [decided.sums for i in places if (decided := near[i]) is not None]
+        site = SiteStatistics(
+            alike.centers,
+            Scatter.stack([scatters[i] for i in places]),
+            near=NearestCenter(torch.stack(lent)) if lent else None,
+            left_out=alike.left_out if left_out else None,
+            permuted=alike.permuted if permuted else None,
+            undefined=one.rank == 0 or doubted[places[0]],
+            within=None if one.within is None else one.within.matrix().unsqueeze(0),
+        )
+        for i, columns in zip(places, _computed(site, site.available), strict=True):
+            found[i] = columns
+    for i, weight in weights.items():
+        decided = near[i] or scatters[i].near
+        read = SiteStatistics(around[i].centers.at(None), Scatter.stack([scatters[i]]),
+                              near=NearestCenter(decided.sums.unsqueeze(0)), weight=weight)  # fmt: skip
+        ((values, by_class),) = _computed(read, read.available & ROW_NEEDS)
+        found[i] = found[i][0] | values, found[i][1] | by_class
+    for i, (values, by_class) in enumerate(found):
+        if doubted[i] and around[i].centers.middle is not None:
+            # residuals around a mean that outliers carry far away lose digits
+            values |= {name: None for name in values if name.startswith("ncc_")}
+            found[i] = values, {name: each for name, each in by_class.items() if not name.startswith("ncc_")}
+    return found
+
+
+def _computed(site: SiteStatistics, needs: Container[Needs]) -> list[SiteColumns]:
+    """Every number that these needs allow, of each entry of the leading dimension; one transfer from a GPU."""
+    S, K = len(site.centers.rank), site.K
+    chosen = [column for column in REGISTRY.values() if column.compute is not None and column.needs in needs]
+    whole = [(c.name, 1, c.compute(site)) for c in chosen if c.compute is not None]
+    whole += [(c.name, K, c.by_class(site)) for c in chosen if c.by_class is not None]
+    nothing = torch.full((S, K), math.nan, dtype=torch.float64, device=site.centers.rank.device)
+    parts = [v.double().reshape(-1, m).expand(S, m) if isinstance(v, Tensor) else nothing[:, :m] for _, m, v in whole]
+    found: list[SiteColumns] = []
+    for numbers in torch.cat(parts, -1).tolist() if parts else [[]] * S:
+        known = iter([value if math.isfinite(value) else None for value in numbers])
+        values = {name: next(known) for name, _, _ in whole[: len(chosen)]}
+        found.append((values, {name: [next(known) for _ in range(K)] for name, _, _ in whole[len(chosen) :]}))
+    return found
 
 
 def target_columns(
@@ -354,9 +393,3 @@ def measured(site: SiteStatistics, needs: set[Needs]) -> dict[str, Any]:
             if name == "separation":
                 values["separation_classes"] = site.unless_undefined(site.class_separation)
     return values
-
-
-def _numbers(values: Tensor | float | None, count: int) -> list[float | None]:
-    if not isinstance(values, Tensor):
-        return [None] * count
-    return [v if math.isfinite(v) else None for v in values.tolist()]

@@ -7,6 +7,7 @@ With z_i = V r_i this is D = (1/n) Σ_i Σ_j z_ij²/s_j² = Σ_k (n_k/n) D_k: on
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -100,11 +101,27 @@ def jackknife(value: float, left_out: LeftOut) -> Jackknife | None:
 
 def jackknifed(value: float, without: Tensor) -> Jackknife | None:
     """The same from D without each group (g,)."""
-    g = len(without)
-    if not (0 < value < math.inf and bool(((without > 0) & (without < math.inf)).all())):
-        return None
-    logs = without.log()
-    bias = (g - 1) * (float(logs.mean()) - math.log(value))
-    error = math.sqrt((g - 1) / g * float((logs - logs.mean()).square().sum()))
-    corrected = value * math.exp(-bias) if abs(bias) <= REFUSE_ABOVE else None
-    return Jackknife(corrected, error, bias)
+    found = [float(part) for part in jackknives(torch.tensor(value, dtype=torch.float64), without)]
+    corrected, error, bias = found
+    return None if math.isnan(error) else Jackknife(None if math.isnan(corrected) else corrected, error, bias)
+
+
+class Jackknives(NamedTuple):
+    """The same of several sites, as tensors (…): NaN where it does not exist."""
+
+    corrected: Tensor
+    standard_error: Tensor
+    bias: Tensor
+
+
+def jackknives(values: Tensor, without: Tensor) -> Jackknives:
+    """From D (…) and D without each group (…, g)."""
+    g = without.shape[-1]
+    every = torch.cat([values.to(without).unsqueeze(-1), without], -1)
+    exists = ((every > 0) & (every < math.inf)).all(-1)
+    logs = torch.where(exists.unsqueeze(-1), every, torch.nan).log()
+    value, logs = logs[..., 0], logs[..., 1:]
+    bias = (g - 1) * (logs.mean(-1) - value)
+    error = ((g - 1) / g * (logs - logs.mean(-1, keepdim=True)).square().sum(-1)).sqrt()
+    corrected = torch.where(bias.abs() <= REFUSE_ABOVE, (value - bias).exp(), torch.nan)
+    return Jackknives(corrected, error, bias)

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from layerlaw.measures.collapse import geometry, rare_classes
-from layerlaw.measures.separation import Jackknife, class_separation, jackknife, linear_separation
+from layerlaw.measures.separation import Jackknives, class_separation, jackknives, linear_separation
 from layerlaw.measures.variability import class_variances
 from layerlaw.stats import Centers, LeftOut, Scatter
 from layerlaw.stats.scatter import NearestCenter, Permuted
@@ -41,12 +41,31 @@ class SiteStatistics:
         self.rows = None if weight is None else weight.to(centers.means.device)
         self.K = centers.counts.shape[-1]
         self.within = within  # SS_w (…, d, d)
-        n = self.near.counts.sum(-1)
-        self.samples = n if n.dim() else float(n)  # (…); to divide by a float is faster
-        self.class_separation = class_separation(centers, scatter)  # (…, K)
-        self.separation = (centers.weights * self.class_separation).sum(-1)  # (…)
-        self.variances = class_variances(centers, scatter)  # (…, K)
-        self.geometry = geometry(centers.coordinates)  # as of the centered means, in fewer dimensions
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """How many there are (…)."""
+        return self.near.counts.sum(-1)
+
+    @cached_property
+    def class_separation(self) -> Tensor:
+        """D of every class (…, K)."""
+        return class_separation(self.centers, self.scatter)
+
+    @cached_property
+    def separation(self) -> Tensor:
+        """D (…)."""
+        return (self.centers.weights * self.class_separation).sum(-1)
+
+    @cached_property
+    def variances(self) -> Tensor:
+        """Those of every class (…, K)."""
+        return class_variances(self.centers, self.scatter)
+
+    @cached_property
+    def geometry(self) -> tuple[Tensor, Tensor, Tensor]:
+        """NC2 of the centered class means, in the fewer dimensions of their span."""
+        return geometry(self.centers.coordinates)
 
     @property
     def available(self) -> set[Needs]:
@@ -65,13 +84,14 @@ class SiteStatistics:
         return found
 
     @cached_property
-    def jackknife(self) -> Jackknife | None:
-        """Bias and standard error of ln D."""
-        return None if self.left_out is None else jackknife(number(self.separation) or 0.0, self.left_out)
+    def jackknife(self) -> Jackknives:
+        """Bias and standard error of ln D (…)."""
+        assert self.left_out is not None
+        return jackknives(self.separation, self.left_out.separation())
 
     @cached_property
     def floor(self) -> Tensor:
-        """D under each permutation of the labels (P,)."""
+        """D under each permutation of the labels (…, P)."""
         assert self.permuted is not None
         return self.permuted.separation()
 
@@ -89,17 +109,17 @@ class SiteStatistics:
     @cached_property
     def rare(self) -> list[int] | None:
         """The classes that are rare; `None` where all are as large."""
-        return rare_classes(self.centers.counts.tolist())
+        return rare_classes(self.centers.counts.reshape(-1, self.K)[0].tolist())  # the same at all sites
 
     @cached_property
     def minority(self) -> Tensor:
         """Rows of the rare classes."""
-        return self.weight[self.rare]
+        return self.weight[..., self.rare, :]
 
     @cached_property
     def majority(self) -> Tensor:
         """Rows of the frequent classes."""
-        return self.weight[sorted(set(range(self.K)) - set(self.rare or ()))]
+        return self.weight[..., sorted(set(range(self.K)) - set(self.rare or ())), :]
 
     @cached_property
     def linear_separation(self) -> Tensor:

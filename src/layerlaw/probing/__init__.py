@@ -31,8 +31,8 @@ from layerlaw.probing.three_classes import three_classes
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import PartRow, Record, SiteRow
+from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.passes import Around
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import together, world_size
 from layerlaw.stats.regression import SiteRegression
@@ -302,22 +302,24 @@ def _classifier(run: Prober) -> Tensor | str:
 
 
 def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, weight: Tensor | str) -> list[SiteRow]:
-    rows = []
+    rows, sites, classes = [], run.plan.sites, run.classes
     with full_precision():
-        for site in run.plan.sites:
-            rows_here = weight if site.name == run.plan.reads and isinstance(weight, Tensor) else None
-            values, by_class = run.classes.columns(train, site, rows_here)
-            if null is not None:
-                untrained = run.classes.columns(null, site)[0]
-                shown = (*run.classes.kind.leading, "residual_held_out")
-                values |= {f"{name}_untrained": untrained[name] for name in shown if name in untrained}
-            if test is not None:
-                columns, classwise = run.classes.columns(test, site, reference=train)
-                values |= {f"test_{key}": value for key, value in columns.items()}
-                by_class |= {f"test_{key}": value for key, value in classwise.items()}
-            about = (site.name, site.type, site.shape, site.features, site.in_fit, site.seen_at)
-            plane = train.planes.get(site, [])
-            rows.append(SiteRow(*about, values, by_class, plane, branch=site.branch, aside=site.aside))
+        read = {site: weight for site in sites if site.name == run.plan.reads and isinstance(weight, Tensor)}
+        found = classes.columns(train, sites, weights=read)
+        untrained = {} if null is None else classes.columns(null, sites)
+        tested = {} if test is None else classes.columns(test, sites, reference=train)
+    for site in sites:
+        values, by_class = found[site]
+        if site in untrained:
+            shown, fresh = (*classes.kind.leading, "residual_held_out"), untrained[site][0]
+            values |= {f"{name}_untrained": fresh[name] for name in shown if name in fresh}
+        if site in tested:
+            columns, classwise = tested[site]
+            values |= {f"test_{key}": value for key, value in columns.items()}
+            by_class |= {f"test_{key}": value for key, value in classwise.items()}
+        about = (site.name, site.type, site.shape, site.features, site.in_fit, site.seen_at)
+        plane = train.planes.get(site, [])
+        rows.append(SiteRow(*about, values, by_class, plane, branch=site.branch, aside=site.aside))
     set_aside(run, train, rows)
     return rows
 
@@ -346,7 +348,7 @@ def _parts(run: Prober, data: Batches) -> tuple[list[PartRow], list[str]]:
     left_out |= split.untrusted or {}
     measured = [site for site in (*split.around, *split.regressions) if site.name not in left_out]
     with full_precision():
-        columns = {site: run.classes.columns(split, site)[0] for site in measured}
+        columns = {site: found for site, (found, _) in run.classes.columns(split, measured).items()}
     known = {site: {name: found[name] for name in PART_COLUMNS if name in found} for site, found in columns.items()}
     rows = [
         PartRow(part.layer, part.kind, part.module, part.type, known[part.before], known[part.after], part.branch)
@@ -387,7 +389,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     short = [
         site.name
         for site, around in train.around.items()
-        if not bool(around.centers.full_rank) and run.classes.doubt(train, site) is None
+        if around.rank < run.classes.K - 1 and run.classes.doubt(train, site) is None
     ]
     if short:
         notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")

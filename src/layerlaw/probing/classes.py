@@ -16,13 +16,14 @@ from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
-from layerlaw.measures.columns import Columns, site_columns
+from layerlaw.measures.columns import SiteColumns, all_columns
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
+from layerlaw.stats.around import Around, check_ranges
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts, check_reached, near_chance
-from layerlaw.stats.limits import TOO_LARGE, Doubt, check_range, finite
-from layerlaw.stats.passes import Around, Dealer, FirstPass, SecondPass, SumsAgain
+from layerlaw.stats.limits import TOO_LARGE, Doubt, finite
+from layerlaw.stats.passes import Dealer, FirstPass, SecondPass, SumsAgain
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import double, not_dense
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 ClassChoice = SupportsIndex | Sequence[int] | Sequence[str] | Mapping[int, str] | Mapping[str, int] | None
 MOST = 10_000_000  # classes: more would not be counted in memory
 NOT_ASKED = "scores=None"
+Rows = Mapping[Site, Tensor] | None  # of a classifier (K, d), by the site that it reads
 
 
 @dataclass(frozen=True)
@@ -161,9 +163,8 @@ class Classes:
         if scores is None or scores.shape[1] <= max(self.ids):
             return None
         chosen = double(scores[:, list(self.ids)])
-        if self.threshold:  # a single score that is a probability
-            return torch.maximum(chosen[:, 1], 1 - chosen[:, 1])
-        return chosen.softmax(1).amax(1)
+        single = self.threshold != 0  # a score that is a probability
+        return torch.maximum(chosen[:, 1], 1 - chosen[:, 1]) if single else chosen.softmax(1).amax(1)
 
     def decide_freely(self, output: Any, keep: Tensor | None) -> Tensor | None:
         """Its decision among all of its classes, where fewer are measured: 0 … K−1, or −1 for others.
@@ -217,13 +218,11 @@ class Classes:
             check_counts(first.total(next(iter(first.sums))).counts, where=where)
         except LabelError as error:
             raise LabelError(f"{error}{self.hint}") from None
-        lent: dict[Hashable, Centers] | None = None
-        if reference is not None:
-            lent = {site.name: around.centers for site, around in reference.around.items() if site.name in first.sums}
+        others = {} if reference is None else reference.around
+        lent: dict[Hashable, Centers] = {site.name: other.centers for site, other in others.items()}
         around = Around.all_of(first, weighting, lent, linear)
-        check_range({key: each.centers for key, each in around.items()})
-        closely = [key for key, each in around.items() if each.closer is not None]
-        if again is not None and closely:
+        check_ranges(around)
+        if again is not None and (closely := [key for key, each in around.items() if each.closer is not None]):
             sums, magnitudes = again(closely)
             for key, wide in Around.all_of(sums, weighting, lent, linear).items():
                 sizes = magnitudes.sums[key].sums / wide.centers.counts.unsqueeze(-1)
@@ -251,24 +250,25 @@ class Classes:
     def leave(self, second: SecondPass, sites: Sequence[Site], split: Split) -> None:
         """What the passes found, into the split."""
         scatters = second.scatters(split.untrusted)
-        for name, scatter in scatters.items():
-            if not finite([scatter.sums]):
-                came = "got infinity in the squares around class means"
-                raise FeatureError(f"site '{name}': expected finite features, {came}. {TOO_LARGE}.")
-        for site in sites:
-            split.around[site], split.scatters[site] = second.around[site.name], scatters[site.name]
-            if site.name in second.near_reference:
-                split.near[site] = second.near_reference[site.name]
+        if not finite(second.sums):
+            name = next(name for name, scatter in scatters.items() if not finite([scatter.sums]))
+            raise FeatureError(f"site '{name}': expected finite features, got infinite squares. {TOO_LARGE}.")
+        split.around |= {site: second.around[site.name] for site in sites}
+        split.scatters |= {site: scatters[site.name] for site in sites}
+        near = second.near_reference
+        split.near |= {site: near[site.name] for site in sites if site.name in near}
         found = scatters[sites[0].name]
-        split.counts = [int(count) for count in found.counts]
+        split.counts = found.counts.long().tolist()
         if found.near.mismatches is not None:
             split.accuracy = float(second.right) / float(found.counts.sum())
 
     def columns(
-        self, split: Split, site: Site, weight: Tensor | None = None, reference: Split | None = None
-    ) -> tuple[Columns, dict[str, list[float | None]]]:
-        """The numbers of a site; those of test data by the centers of the `reference` too."""
-        return site_columns(split.around[site], split.scatters[site], split.near.get(site), weight)
+        self, split: Split, sites: Sequence[Site], weights: Rows = None, reference: Split | None = None
+    ) -> dict[Site, SiteColumns]:
+        """The numbers of the sites, at some by the rows (K, d) of the classifier that reads there: its `weights`."""
+        places = {sites.index(site): rows for site, rows in (weights or {}).items()}
+        known = [(split.around[site], split.scatters[site], split.near.get(site)) for site in sites]
+        return dict(zip(sites, all_columns(known, places), strict=True))
 
     def span(self, split: Split) -> int:
         """How many dimensions the class means of a site span at most."""

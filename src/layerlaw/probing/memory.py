@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from layerlaw.stats.ranks import all_reduce, world_size
 
 GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
-BLOCK_BYTES = 8 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
+BLOCK_BYTES = 4 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
 MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
 
@@ -103,13 +104,17 @@ def scatter_bytes(sites: Sequence[Site], chosen: Container[str]) -> int:
 
 
 class KeptFeatures:
-    """The features of all sites (n, d), copied batch by batch as long as they fit the budget."""
+    """The features of all sites (n, d), copied batch by batch as long as they fit the budget; of equal sites together."""
 
     def __init__(self, sites: Sequence[Site], budget: int, samples: int | None) -> None:
         self.whole = budget > 0
         self._row_bytes = sum(site.features * site.itemsize for site in sites)
         self._budget, self._capacity = budget, samples or 0
-        self._matrices: dict[str, Tensor] = {}
+        self._names: dict[tuple[int, int], list[str]] = defaultdict(list)  # by features and bytes of a number
+        for site in sites:
+            self._names[site.features, site.itemsize].append(site.name)
+        self._stacks: dict[tuple[Any, ...], tuple[list[str], Tensor]] = {}  # names, and (sites, rows, d)
+        self._places: dict[str, tuple[tuple[Any, ...], int]] = {}  # of every site its stack, and where in it
         self._closed: list[tuple[Tensor, Tensor | None, str]] = []  # labels, decisions and name of every batch
         self.rows = 0
 
@@ -120,14 +125,22 @@ class KeptFeatures:
     def add(self, site: Site, features: Tensor) -> None:
         """Copy: what follows in the forward may overwrite the features in place."""
         end = self.rows + len(features)
-        matrix = self._matrices.get(site.name)
-        if matrix is None or end > len(matrix):
+        if site.name not in self._places:
+            alike = self._names[site.features, site.itemsize]
+            # Usually all of them come in one dtype and on one device.
+            kind = (*features.shape[1:], features.dtype, features.device, site.itemsize)
+            held, _ = self._stacks.setdefault(kind, ([], features.new_empty((len(alike), 0, features.shape[1]))))
+            self._places[site.name] = kind, len(held)
+            held.append(site.name)
+        kind, place = self._places[site.name]
+        names, stack = self._stacks[kind]
+        if end > stack.shape[1]:
             most = self._budget // self._row_bytes
-            grown = features.new_empty((max(end, min(most, max(self._capacity, 2 * self.rows))), features.shape[1]))
-            if matrix is not None:
-                grown[: self.rows] = matrix[: self.rows]
-            self._matrices[site.name] = matrix = grown
-        matrix[self.rows : end] = features
+            rows = max(end, min(most, max(self._capacity, 2 * self.rows)))
+            grown = features.new_empty((len(stack), rows, features.shape[1]))
+            grown[:, : self.rows] = stack[:, : self.rows]
+            self._stacks[kind] = names, (stack := grown)
+        stack[place, self.rows : end] = features
 
     def close(self, labels: Tensor, decision: Tensor | None, where: str) -> None:
         """End a batch."""
@@ -144,10 +157,10 @@ class KeptFeatures:
         found = [decision for _, decision, _ in self._closed if decision is not None]
         return torch.cat(found)[rows] if len(found) == len(self._closed) else None
 
-    def features(self, rows: slice | None = None) -> Iterator[tuple[str, Tensor]]:
-        """Every site's features, all or some rows of them."""
-        for name, matrix in self._matrices.items():
-            yield name, matrix[: self.rows] if rows is None else matrix[rows]
+    def features(self, rows: slice | None = None) -> Iterator[tuple[list[str], Tensor]]:
+        """Every site's features, all or some rows of them: the names of sites of one kind, and (sites, n, d)."""
+        for names, stack in self._stacks.values():
+            yield names, stack[: len(names), : self.rows] if rows is None else stack[: len(names), rows]
 
     def batches(self) -> Iterator[tuple[Tensor, slice, str]]:
         """Labels, rows and names of the batches as they came."""
@@ -158,18 +171,20 @@ class KeptFeatures:
 
     def blocks(self, classes: int) -> Iterator[slice]:
         """Blocks of rows small enough for the float64 work on all sites together."""
-        step = max(256, BLOCK_BYTES // (32 * classes * max(1, len(self._matrices))))
+        step = max(256, BLOCK_BYTES // (32 * classes * max(1, len(self._places))))
         for start in range(0, self.rows, step):
             yield slice(start, min(start + step, self.rows))
 
     def where_bad(self, name: str) -> str:
         """Name of the first batch in which a site has NaN or infinite features."""
-        bad = (where for _, rows, where in self.batches() if not bool(self._matrices[name][rows].isfinite().all()))
+        kind, place = self._places[name]
+        mine = self._stacks[kind][1][place]
+        bad = (where for _, rows, where in self.batches() if not bool(mine[rows].isfinite().all()))
         return next(bad, "the sum over all batches")
 
     def drop(self) -> None:
         """Let go of everything."""
-        self.whole, self._matrices, self._closed, self.rows = False, {}, [], 0
+        self.whole, self._stacks, self._places, self._closed, self.rows = False, {}, {}, [], 0
 
 
 def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:

@@ -41,9 +41,10 @@ from layerlaw.probing.shards import Step, borrowed
 from layerlaw.probing.state import State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
+from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import are_targets
-from layerlaw.stats.passes import Around, SecondPass
+from layerlaw.stats.passes import SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
@@ -99,7 +100,7 @@ class Split:
     scatters: dict[Site, Scatter] = field(default_factory=dict)
     near: dict[Site, NearestCenter] = field(default_factory=dict)
     regressions: dict[Site, SiteRegression] = field(default_factory=dict)  # of targets, instead of the three above
-    planes: dict[Site, list[list[float]]] = field(default_factory=dict)
+    planes: dict[Site, list[tuple[float, ...]]] = field(default_factory=dict)
     plane_labels: list[int] = field(default_factory=list)
     read: Tensor | None = None  # what the classifier reads of the samples in the planes (n, d)
     counts: list[int] = field(default_factory=list)
@@ -307,8 +308,8 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
             dealt = state.dealer.deal(kept.labels)
             for rows in kept.blocks(prober.classes.K):
                 second.begin(dealt.rows(rows), kept.decisions(rows))
-                for name, features in kept.features(rows):
-                    second.update(name, features)
+                for names, features in kept.features(rows):
+                    second.update_all(names, features)
                 second.end()
     else:
         _second_forward(prober, state, second)

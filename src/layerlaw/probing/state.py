@@ -59,8 +59,10 @@ class State:
         """Add the kept features of some rows (`None`: all)."""
         with full_precision():
             self.begin(labels)
-            for name, features in self.kept.features(rows):
-                self.update(name, features)
+            for names, features in self.kept.features(rows):
+                self.first.update_all(names, features)
+                if self.sample is not None:
+                    self.sample.update_all(names, features)
             self.first.end(where)
 
     def sums_again(self) -> SumsAgain | None:
@@ -78,10 +80,13 @@ class State:
                 part = dealt.rows(rows)
                 sums.begin(part)
                 magnitudes.begin(Dealt(part.labels))
-                for name, features in self.kept.features(rows):
-                    if name in names:
-                        sums.update(name, features.double())
-                        magnitudes.update(name, features.double().abs())
+                for held, features in self.kept.features(rows):
+                    for name, of_site in zip(held, features, strict=True):
+                        if name in names:
+                            sums.update(name, of_site.double())
+                            magnitudes.update(name, of_site.double().abs())
+                for part_sums in (sums, magnitudes):
+                    part_sums.end(lambda name: self.kept.where_bad(str(name)))
             return sums, magnitudes
 
         return again

@@ -14,8 +14,17 @@ from torch import Tensor
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import InputError, LabelError
-from layerlaw.measures.columns import Columns, target_columns
-from layerlaw.probing.classes import NOT_ASKED, ClassChoice, Classes, named, numbers_and_names, told_classes, too_few
+from layerlaw.measures.columns import SiteColumns, target_columns
+from layerlaw.probing.classes import (
+    NOT_ASKED,
+    ClassChoice,
+    Classes,
+    Rows,
+    named,
+    numbers_and_names,
+    told_classes,
+    too_few,
+)
 from layerlaw.probing.memory import GROUPS
 from layerlaw.record import REGRESSION, Kind
 from layerlaw.stats import checked_labels
@@ -260,11 +269,12 @@ class Targets:
         return split.regressions[site].doubt
 
     def columns(
-        self, split: Split, site: Site, weight: Tensor | None = None, reference: Split | None = None
-    ) -> tuple[Columns, dict[str, list[float | None]]]:
-        """The numbers of a site; the targets of test data are predicted by the regression of the `reference`."""
-        lent = None if reference is None else reference.regressions[site]
-        return target_columns(split.regressions[site], f"site '{site.name}'", lent)
+        self, split: Split, sites: Sequence[Site], weights: Rows = None, reference: Split | None = None
+    ) -> dict[Site, SiteColumns]:
+        """The numbers of the sites; the targets of test data are predicted by the regression of the `reference`."""
+        lent = {} if reference is None else reference.regressions
+        regressions = split.regressions
+        return {site: target_columns(regressions[site], f"site '{site.name}'", lent.get(site)) for site in sites}
 
 
 def classes_or_targets(

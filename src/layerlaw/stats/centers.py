@@ -125,8 +125,8 @@ class Centers(Span):
     dtype: torch.dtype  # of the features: what they are multiplied with is rounded accordingly
     origin: Tensor | None = None
 
-    def at(self, index: int | tuple[int, ...]) -> Centers:
-        """One entry of the leading dimension."""
+    def at(self, index: int | tuple[int, ...] | list[int] | None) -> Centers:
+        """One entry of the leading dimension, or some of them; `None`: a new leading dimension."""
         return self._each(lambda tensor: tensor[index])
 
     def to(self, device: torch.device | str) -> Centers:
@@ -139,10 +139,10 @@ class Centers(Span):
         return Centers(**parts)
 
     @property
-    def extreme(self) -> bool:
-        """Whether squared lengths of the features leave the range of float32, upwards or downwards."""
+    def extreme(self) -> Tensor:
+        """Whether squared lengths of the features leave the range of float32, upwards or downwards (…)."""
         sizes = self.spread / self.counts.sum(-1) + self.mean.square().sum(-1) + self.scales.square().sum(-1)
-        return not bool((sizes.isfinite() & (sizes > SMALL_SQUARES)).all())
+        return ~(sizes.isfinite() & (sizes > SMALL_SQUARES))
 
     @property
     def looked_at(self) -> tuple[Tensor, Tensor, Tensor, int]:

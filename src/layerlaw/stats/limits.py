@@ -71,7 +71,12 @@ def check_range(sites: Mapping[Hashable, Centers | FeatureFit]) -> None:
 
 def hides_directions(site: Centers | FeatureFit) -> bool:
     """Whether rounding beside an offset may hide directions from some entry of the leading dimension."""
-    return bool(_Seen.of(site).hidden.any())
+    return bool(hidden_directions(site).any())
+
+
+def hidden_directions(site: Centers | FeatureFit) -> Tensor:
+    """The same for every entry of the leading dimension (…)."""
+    return _Seen.of(site).hidden
 
 
 def finite(sums: Iterable[Tensor]) -> bool:

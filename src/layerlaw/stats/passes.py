@@ -7,39 +7,70 @@ then worked through for all sites together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
-from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
-from layerlaw.stats.closer import CloserLook, Rounding, narrow
+from layerlaw.stats.around import Around, OneRank, by_kin, frame_of, moved
 from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
-from layerlaw.stats.limits import TOO_LARGE, Doubt, doubt_of, finite, hides_directions
-from layerlaw.stats.precision import double
+from layerlaw.stats.limits import TOO_LARGE, doubtful
 from layerlaw.stats.ranks import all_reduce
-from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter, project
+from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
+from layerlaw.stats.stacking import Key, Stacks
 from layerlaw.stats.sums import Assignment, ClassSums
 
-Key = Hashable  # whatever names a site
-TOGETHER = 100_000  # class means of more numbers than this are worked through site by site
-CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are not those of pass 1
+T = TypeVar("T")
 
 
 @dataclass
 class Dealt:
-    """The labels of one batch, dealt for a pass: jackknife groups (n,), permuted labels (P, n) where they are requested."""
+    """The labels of one batch, dealt for a pass: jackknife groups (n,), permuted labels (P, n) where they are requested.
+
+    What is made of them is made once for all sites.
+    """
 
     labels: Tensor
     groups: Tensor | None = None
     permuted: Tensor | None = None
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def rows(self, rows: slice) -> Dealt:
         """Some of the samples."""
         groups, permuted = (None if t is None else t[..., rows] for t in (self.groups, self.permuted))
         return Dealt(self.labels[rows], groups, permuted)
+
+    def to(self, device: torch.device) -> Dealt:
+        """The same on another device."""
+        if device == self.labels.device:
+            return self
+        parts = (None if t is None else t.to(device) for t in (self.labels, self.groups, self.permuted))
+        return self._once(device, lambda: Dealt(*parts))  # type: ignore[arg-type]
+
+    def hot(self, classes: int, dtype: torch.dtype) -> Tensor:
+        """Indicators of the classes (K, n)."""
+        return self._once(("hot", classes, dtype), lambda: one_hot(self.labels, classes, dtype))
+
+    def absent(self, groups: int) -> Tensor:
+        """Which samples the views without each group lack (g, n)."""
+        assert self.groups is not None
+        return self._once(("absent", groups), lambda: one_hot(self.groups, groups, torch.bool))  # type: ignore[arg-type]
+
+    def indicators(self, classes: int, dtype: torch.dtype) -> Tensor:
+        """Of true and of permuted labels (P, 2K, n)."""
+        permuted = self.permuted
+        assert permuted is not None
+        made = lambda: Permuted.indicators(self.labels, permuted, classes, dtype)  # noqa: E731
+        return self._once(("indicators", classes, dtype), made)
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        if key not in self._made:
+            self._made[key] = make()
+        found: T = self._made[key]
+        return found
 
 
 class Dealer:
@@ -118,22 +149,43 @@ class FirstPass:
         self.sums: dict[Key, ClassSums] = {}
         self.permuted: dict[Key, ClassSums] = {}
         self._fresh: list[Key] = []
+        self._stacks = Stacks(self._add_up)
 
     def begin(self, dealt: Dealt) -> None:
         """Start a batch."""
         self._fresh = []
+        self._stacks.drop()
         self._labels = Assignment.of(dealt.labels, self.classes, dealt.groups, self.groups)
+        self._for: dict[tuple[int, torch.device], Assignment] = {}
         self._permuted = None if dealt.permuted is None else one_hot(dealt.permuted, self.classes, torch.float32)
 
     def update(self, key: Key, features: Tensor) -> None:
         """Add the (n, d) features of one site."""
-        _add(self.sums, key, ClassSums.assigned(features, self._labels.to(features.device)))
+        self._stacks.add(key, features)
+
+    def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
+        """Add those of several sites (S, n, d)."""
+        self._stacks.add_all(keys, features)
+
+    def _add_up(self, keys: list[Key], features: Tensor) -> None:
+        """Those of several sites (S, n, d)."""
+        kind = len(keys), features.device
+        if kind not in self._for:
+            self._for[kind] = self._labels.to(features.device).for_sites(len(keys))
+        sums = ClassSums.assigned(features, self._for[kind])
+        drawn = None
         if self._permuted is not None:
-            _add(self.permuted, key, ClassSums.permuted(features, self._permuted.to(features.device)))
-        self._fresh.append(key)
+            self._permuted = self._permuted.to(features.device)
+            drawn = ClassSums.permuted(features, self._permuted)
+        for i, key in enumerate(keys):
+            _add(self.sums, key, sums.at(i))
+            if drawn is not None:
+                _add(self.permuted, key, drawn.at(i))
+        self._fresh += keys
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
+        self._stacks.flush()
         check_finite({key: self.sums[key].sums for key in self._fresh}, where)
 
     def drop_extras(self) -> None:
@@ -169,222 +221,130 @@ def check_finite(sums: Mapping[Key, Tensor], where: Callable[[Key], str]) -> Non
 
 
 @dataclass
-class Around:
-    """What pass 2 measures around at one site: its centers, and the optional views that share its product."""
-
-    centers: Centers
-    left_out: LeftOut | None = None
-    permuted: Permuted | None = None
-    reference: Centers | None = None  # centers of the training data, for nearest-center decisions on test data
-    within: WithinScatter | None = None  # the whole within-class scatter, where it was requested
-    closer: CloserLook | None = None  # where float32 sums may have lost directions
-    _judged: tuple[Scatter, Doubt | None] | None = None
-
-    @classmethod
-    def all_of(
-        cls,
-        first: FirstPass,
-        weighting: Weighting,
-        references: Mapping[Key, Centers] | None = None,
-        within: Container[Key] = (),
-    ) -> dict[Key, Around]:
-        """Everything that pass 1 allows, for all sites; those of equal shape are worked through together.
-
-        `within` are the sites of which the whole within-class scatter is kept.
-        """
-        shapes: dict[tuple[int, ...], list[Key]] = defaultdict(list)
-        for number, (key, sums) in enumerate(first.sums.items()):
-            alone = sums.sums.shape[-2:].numel() > TOGETHER  # large ones gain nothing
-            shapes[*sums.sums.shape, sums.dtype.itemsize, number if alone else -1].append(key)
-        found: dict[Key, Around] = {}
-        for keys in shapes.values():
-            stacked = ClassSums.stack([first.sums[key] for key in keys])
-            centers = find_centers(stacked.total() if first.groups else stacked, weighting)
-            left_out = permuted = None
-            if first.groups and bool((stacked.left_out().counts > 0).all()):
-                left_out = LeftOut.start(stacked, centers)
-            if first.permuted and finite(
-                first.permuted[key].sums for key in keys
-            ):  # over all classes, they may overflow
-                drawn = ClassSums.stack([first.permuted[key] for key in keys])
-                permuted = Permuted.start(drawn, centers) if bool((drawn.counts > 0).all()) else None
-            closely = narrow(centers).tolist()
-            for i, key in enumerate(keys):
-                found[key] = cls(
-                    centers.at(i),
-                    left_out.at(i) if left_out else None,
-                    permuted.at(i) if permuted else None,
-                    references[key] if references else None,
-                    WithinScatter.start(centers.at(i)) if key in within else None,
-                    CloserLook.start(centers.at(i)) if closely[i] else None,
-                )
-        return {key: found[key] for key in first.sums}
-
-    def with_digits(self, wide: Around, sizes: Tensor) -> Around:
-        """The same by sums in float64, `wide`, where these have real directions only; `sizes` (K, d) of each feature."""
-
-        def real(centers: Centers) -> bool:
-            return Rounding(sizes, torch.zeros_like(sizes), centers.counts, centers.weights).all_real(centers)
-
-        if not real(wide.centers):
-            return self
-        left_out = wide.left_out if wide.left_out and real(wide.left_out.centers) else None
-        permuted = wide.permuted if wide.permuted and real(wide.permuted.centers) else None
-        return replace(wide, left_out=left_out, permuted=permuted)
-
-    def doubt(self, scatter: Scatter) -> Doubt | None:
-        """Why D would look right and may be wrong; `None` where nothing says so."""
-        if self._judged is None or self._judged[0] is not scatter:
-            few = scatter.few
-            found = doubt_of(self.centers, few) or (None if self.closer is None else self.closer.doubt(few))
-            self._judged = scatter, found
-        return self._judged[1]
-
-    def believed(self, view: LeftOut | Permuted | None) -> bool:
-        """Whether a view has all directions that rounding leaves to it."""
-        if view is None or hides_directions(view.centers):
-            return False
-        return self.closer is None or bool((view.centers.rank >= self.centers.rank).all())
-
-    @property
-    def other_bases(self) -> list[Tensor]:
-        """Rows to project on beside the basis of the centers, in the order the coordinates come back."""
-        return [view.basis for view in (self.left_out, self.permuted, self.reference) if view is not None]
-
-
-@dataclass
 class SecondPass:
     """Scatters of every site around fixed centers, and the views that share their products."""
 
     around: Mapping[Key, Around]
-    near_reference: dict[Key, NearestCenter] = field(default_factory=dict)
     right: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
     """How many samples the network itself decided rightly."""
 
     def __post_init__(self) -> None:
-        self._frames: dict[Key, Frame] = {}
-        self._waiting: dict[Key, tuple[Tensor, Tensor]] = {}
-        by_rank: dict[int, list[Key]] = defaultdict(list)
+        self._stacks = Stacks(self._project)
+        self._frames: dict[tuple[Key, ...], tuple[Frame, Tensor | None]] = {}
+        self._waiting: dict[Key, tuple[Tensor, Tensor, Tensor]] = {}
+        by_rank: dict[tuple[int, torch.device], dict[Key, Around]] = defaultdict(dict)
         for key, around in self.around.items():
-            by_rank[around.centers.scales.shape[-1]].append(key)
+            by_rank[around.centers.scales.shape[-1], around.centers.scales.device][key] = around
         # Sites whose class means span equally many dimensions are worked through as one.
-        self._stacks = [(keys, Span.stack([self.around[key].centers for key in keys])) for keys in by_rank.values()]
-        self._scatters: list[Scatter | None] = [None] * len(self._stacks)
-        self._places = {
-            key: (around.centers.rounded_means.double() - around.reference.mean) @ around.reference.basis.mT
-            for key, around in self.around.items()
-            if around.reference is not None
-        }
+        self._spans = [OneRank(list(sites), list(sites.values())) for sites in by_rank.values()]
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` may also be set before `end`, since the network decides last."""
         self._dealt, self.decision, self._waiting = dealt, decision, {}
-        self._indicators: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._stacks.drop()
 
     def update(self, key: Key, features: Tensor) -> None:
         """Project the residuals of one site; the rest waits for the end of the batch."""
-        around = self.around[key]
-        if key not in self._frames:
-            self._frames[key] = Frame.of(around.centers, *around.other_bases, device=features.device)
-        labels = self._dealt.labels.to(features.device)
-        self._waiting[key] = project(features, labels, self._frames[key])
-        if around.within is not None:
-            around.within.update(features, labels)
-        if around.closer is not None:
-            around.closer.update(features, labels)
+        self._stacks.add(key, features)
+
+    def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
+        """Those of several sites (S, n, d)."""
+        self._stacks.add_all(keys, features)
+
+    def _project(self, keys: list[Key], features: Tensor) -> None:
+        """Those of several sites (S, n, d)."""
+        sites, here = [self.around[key] for key in keys], self._dealt.to(features.device)
+        if len({site.kin for site in sites}) > 1:
+            for i, key in enumerate(keys):
+                self._project([key], features[i : i + 1])
+            return
+        if tuple(keys) not in self._frames:
+            self._frames[tuple(keys)] = frame_of(sites, features.device)
+        frame, moves = self._frames[tuple(keys)]
+        coordinates, lengths = project(features, here.labels, frame)  # (S, P, n), (S, n)
+        K, r = sites[0].centers.coordinates.shape
+        left_out, permuted, at = sites[0].left_out, sites[0].permuted, r
+        if left_out is not None:
+            part = coordinates[:, at : (at := at + left_out.centers.scales.numel())]
+            if here.groups is not None:
+                added = LeftOut.added(part, here.absent(len(left_out.fuzziness)), here.hot(K, torch.float64))
+                for site, sums in zip(sites, added, strict=True):
+                    site.left_out.fuzziness += sums.to(site.left_out.fuzziness.device)  # type: ignore[union-attr]
+        if permuted is not None and moves is not None:
+            part = coordinates[:, at : (at := at + permuted.centers.scales.numel())]
+            if here.permuted is not None:
+                added = Permuted.added(part, moves, here.indicators(K, moves.dtype))
+                for site, sums in zip(sites, added, strict=True):
+                    site.permuted.fuzziness += sums.to(site.permuted.fuzziness.device)  # type: ignore[union-attr]
+        if at > r:  # the rest is no longer needed, and would be held until the end of the batch
+            coordinates, at = torch.cat([coordinates[:, :r], coordinates[:, at:]], 1), r
+        for i, (key, site) in enumerate(zip(keys, sites, strict=True)):
+            self._waiting[key] = coordinates[i, :r], lengths[i], coordinates[i, at:]
+            for whole in (site.within, site.closer):
+                if whole is not None:
+                    whole.update(features[i], here.labels)
 
     def end(self) -> None:
         """Work through what waited, all sites of equal rank together."""
-        for i, (keys, span) in enumerate(self._stacks):
-            device, r = span.scales.device, span.scales.shape[-1]
-            labels = self._dealt.labels.to(device)
-            decision = None if self.decision is None else self.decision.to(device)
-            own = torch.stack([self._waiting[key][0][:r].to(device) for key in keys])  # (sites, r, n)
-            lengths = torch.stack([self._waiting[key][1].to(device) for key in keys])
-            part = Scatter.of(own, lengths, labels, span, decision)
-            scatter = self._scatters[i]
-            if scatter is None:
-                self._scatters[i] = part
-            else:
-                scatter.add(part)
+        self._stacks.flush()
+        for sites in self._spans:
+            sites.update(self._waiting, self._dealt, self.decision)
         if self.decision is not None:
-            self.right += (self.decision == self._dealt.labels.to(self.decision.device)).sum().cpu()
-        for key, (coordinates, _) in self._waiting.items():
-            self._update_views(key, coordinates)
+            self.right += (self.decision == self._dealt.to(self.decision.device).labels).sum().cpu()
         self._waiting = {}
 
-    def _update_views(self, key: Key, coordinates: Tensor) -> None:
-        around = self.around[key]
-        at = around.centers.basis.shape[0]
-        labels = self._dealt.labels.to(coordinates.device)
-        if around.left_out is not None and self._dealt.groups is not None:
-            width = around.left_out.centers.scales.numel()
-            around.left_out.update(coordinates[at : at + width], labels, self._dealt.groups.to(coordinates.device))
-            at += width
-        if around.permuted is not None and self._dealt.permuted is not None:
-            width = around.permuted.centers.scales.numel()
-            kind = coordinates.device, around.permuted.moves.dtype
-            if kind not in self._indicators:
-                K = around.centers.counts.shape[-1]
-                permuted = self._dealt.permuted.to(coordinates.device)
-                self._indicators[kind] = Permuted.indicators(labels, permuted, K, kind[1])
-            around.permuted.update(coordinates[at : at + width], self._indicators[kind])
-            at += width
-        if around.reference is not None:
-            points = double(coordinates[at:]) + self._places[key][labels].mT
-            decision = None if self.decision is None else self.decision.to(coordinates.device)
-            part = NearestCenter.of(points, around.reference, labels, decision)
-            if key in self.near_reference:
-                self.near_reference[key].sums += part.sums
-            else:
-                self.near_reference[key] = part
+    @property
+    def near_reference(self) -> dict[Key, NearestCenter]:
+        """Nearest-center decisions by the centers of the training data, by site."""
+        return {
+            key: NearestCenter(sites.near.sums[i])
+            for sites in self._spans
+            if sites.near is not None
+            for i, key in enumerate(sites.keys)
+        }
+
+    @property
+    def sums(self) -> list[Tensor]:
+        """What was added up of residuals."""
+        return [sites.scatter.sums for sites in self._spans if sites.scatter is not None]
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call."""
-        scatters = [scatter for scatter in self._scatters if scatter is not None]
-        tensors = [self.right, *(scatter.sums for scatter in scatters)]
-        for key, around in self.around.items():
+        found = [sites.scatter for sites in self._spans if sites.scatter is not None]
+        tensors = [self.right, *self.sums]
+        tensors += [sites.near.sums for sites in self._spans if sites.near is not None]
+        for around in self.around.values():
             tensors += [view.fuzziness for view in (around.left_out, around.permuted) if view is not None]
-            tensors += [self.near_reference[key].sums] if key in self.near_reference else []
             tensors += [t for one in (around.within, around.closer) if one is not None for t in one.tensors]
-        all_reduce(tensors, [scatter.digest for scatter in scatters])
+        all_reduce(tensors, [scatter.digest for scatter in found])
 
     def scatters(self, untrusted: dict[Key, str] | None = None) -> dict[Key, Scatter]:
         """The scatter of every site, once all batches are in; raises when the data were not those of pass 1.
 
         With `untrusted` such sites are written down there, with the reason, and only other class counts raise.
         """
-        found: dict[Key, Scatter] = {}
-        for (keys, _), scatter in zip(self._stacks, self._scatters, strict=True):
-            assert scatter is not None
-            found |= {key: scatter.at(i) for i, key in enumerate(keys)}
-        for key in self.around:
-            if (moved := self._moved(key, found[key])) is not None:
-                why = f"the data changed between the two passes: the class means moved by {moved:.2g} of the spread"
-                if untrusted is None:
-                    raise PassError(
-                        f"site '{key}': {why}. Random augmentation, dropout left on by hand, or batches that differ while "
-                        "BatchNorm uses batch statistics do this; make the data deterministic, or raise memory_gib so that "
-                        "one forward serves both."
-                    )
-                untrusted[key] = why
-        return {key: found[key] for key in self.around}
-
-    def _moved(self, key: Key, scatter: Scatter) -> float | None:
-        """How far class means moved, in units of the spread; `None` where it is no more than rounding."""
-        centers = self.around[key].centers
-        if not torch.equal(scatter.counts, centers.counts):
-            raise PassError(
-                f"site '{key}': the data changed between the two passes: class counts {_numbers(centers.counts)} in pass 1, "
-                f"{_numbers(scatter.counts)} in pass 2. Pass data that are the same each time they are gone through "
-                "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
-            )
-        mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (K, r)
-        # A direction in which the class means hardly differ has a small scale: rounding is large beside it, and no change.
-        moved = ((mean - centers.expected_residuals).abs() - centers.resolution).clamp_min(0) * centers.inverse_scales
-        rms = (scatter.fuzziness.sum() / scatter.counts.sum()).sqrt()
-        worst = torch.linalg.vector_norm(moved, dim=-1).max()
-        return float(worst / rms) if worst > CHANGED * rms + 1e-8 else None
+        by_key: dict[Key, Scatter] = {}
+        for sites in self._spans:
+            assert sites.scatter is not None
+            by_key |= {key: sites.scatter.at(i) for i, key in enumerate(sites.keys)}
+        found = {key: by_key[key] for key in self.around}
+        keys, off = list(found), dict[Key, float]()
+        for alike, places in by_kin(list(self.around.values())):
+            here = [keys[place] for place in places]
+            scatter = Scatter.stack([found[key] for key in here])
+            off |= {key: by for key, by in zip(here, moved(here, alike.centers, scatter), strict=True) if by}
+            for key, doubted in zip(here, doubtful(alike.centers, scatter.outliers).tolist(), strict=True):
+                self.around[key].judge(found[key], doubted)
+        for key, by in sorted(off.items(), key=lambda item: keys.index(item[0])):
+            why = f"the data changed between the two passes: the class means moved by {by:.2g} of the spread"
+            if untrusted is None:
+                raise PassError(
+                    f"site '{key}': {why}. Random augmentation, dropout left on by hand, or batches that differ while "
+                    "BatchNorm uses batch statistics do this; make the data deterministic, or raise memory_gib so that "
+                    "one forward serves both."
+                )
+            untrusted[key] = why
+        return found
 
 
 def _add(sums: dict[Key, ClassSums], key: Key, part: ClassSums) -> None:
@@ -392,8 +352,3 @@ def _add(sums: dict[Key, ClassSums], key: Key, part: ClassSums) -> None:
         sums[key].add(part)
     else:
         sums[key] = part
-
-
-def _numbers(counts: Tensor) -> str:
-    shown = [str(int(c)) for c in counts[:12]]
-    return "[" + ", ".join(shown) + (", …]" if len(counts) > 12 else "]")

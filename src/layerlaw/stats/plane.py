@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -42,13 +43,18 @@ class PlaneSample:
 
     def update(self, key: object, features: Tensor) -> None:
         """Keep the chosen rows of one site's (n, d) features."""
+        self.update_all([key], features.unsqueeze(0))
+
+    def update_all(self, keys: Sequence[object], features: Tensor) -> None:
+        """Keep those of several sites (S, n, d)."""
         if not self._rows:
             return
-        kept = self._kept.setdefault(key, [])
-        left = max(2, SITE_BYTES // (4 * features.shape[1])) - sum(map(len, kept))
+        before = {sum(map(len, self._kept.get(key, ()))) for key in keys}  # of sites that came together as many
+        left = max(2, SITE_BYTES // (4 * features.shape[-1])) - max(before)
         if left > 0:
             rows = torch.tensor(self._rows[:left], device=features.device)
-            kept.append(at_least_float32(features.index_select(0, rows)))
+            for key, chosen in zip(keys, at_least_float32(features.index_select(1, rows)), strict=True):
+                self._kept.setdefault(key, []).append(chosen)
 
     def gather(self) -> None:
         """From the samples of all ranks choose those that one process would have kept."""
@@ -72,19 +78,20 @@ class PlaneSample:
         """What was kept of one site (n, d), in the order of `labels`; `None` where nothing was."""
         return torch.cat(self._kept[key]) if self._kept.get(key) else None
 
-    def planes(self) -> dict[object, list[list[float]]]:
-        """[[x, y], …] of the kept samples for every site, in the order of `labels` (wide sites may have kept fewer)."""
+    def planes(self) -> dict[object, list[tuple[float, ...]]]:
+        """[(x, y), …] of the kept samples for every site, in the order of `labels` (wide sites may have kept fewer)."""
         shapes: dict[tuple[int, ...], list[object]] = defaultdict(list)
         matrices = {key: torch.cat(kept) for key, kept in self._kept.items()}
         for number, (key, matrix) in enumerate(matrices.items()):
             shapes[*matrix.shape, number if matrix.numel() > TOGETHER else -1].append(key)
-        found: dict[object, list[list[float]]] = {}
+        found: dict[object, list[tuple[float, ...]]] = {}
         for keys in shapes.values():
             planes = principal_plane(torch.stack([matrices[key] for key in keys])).cpu().double().numpy()
             for key, plane in zip(keys, planes, strict=True):
                 size = float(np.abs(plane).max())
                 digits = 3 - math.floor(math.log10(size)) if size > 0 else 0  # four digits of the largest
-                found[key] = np.round(plane, digits).tolist()
+                # A tuple of numbers is nothing that Python's garbage collector looks at again and again.
+                found[key] = list(map(tuple, np.round(plane, digits).tolist()))
         return found
 
 

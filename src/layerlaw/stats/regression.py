@@ -8,22 +8,24 @@ pass 2 keeps what the residuals do inside it. No d×d matrix but where a held-ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from layerlaw.errors import LabelError, PassError
+from layerlaw.stats.around import CHANGED
 from layerlaw.stats.centers import FeatureFit, Whitened
 from layerlaw.stats.closer import UNEVEN_DOUBT, ClosestFit
 from layerlaw.stats.design import DesignRows
 from layerlaw.stats.limits import Doubt, doubt_of
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
-from layerlaw.stats.passes import CHANGED, Dealt, Key, check_finite
+from layerlaw.stats.passes import Dealt, check_finite
 from layerlaw.stats.precision import double, row_chunks
 from layerlaw.stats.ranks import all_reduce, world_size
 from layerlaw.stats.scatter import FEW, FitViews
+from layerlaw.stats.stacking import Key
 
 PICTURED = 200  # targets that are remembered to color the plane
 
@@ -74,6 +76,11 @@ class FirstRegression:
         if self._rows.permuted is not None:
             part = self._rows.permuted @ self._rows.permuted.mT
             self.permuted_gram = part if self.permuted_gram is None else self.permuted_gram + part
+
+    def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
+        """Those of several sites (S, n, d)."""
+        for key, of_site in zip(keys, features, strict=True):
+            self.update(key, of_site)
 
     def update(self, key: Key, features: Tensor) -> None:
         """Add the features (n, d) of one site; products in float64, since they are thin."""
@@ -274,6 +281,11 @@ class SecondRegression:
         self._rows = DesignRows(dealt, self.first.shift, self.first.groups)
         self._targets, self.decision = dealt.labels, decision
         self.gram += self._rows.T.mT @ self._rows.T
+
+    def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
+        """Those of several sites (S, n, d)."""
+        for key, of_site in zip(keys, features, strict=True):
+            self.update(key, of_site)
 
     def update(self, key: Key, features: Tensor) -> None:
         """Residuals of one site in the basis of its fit, and in those of its views."""

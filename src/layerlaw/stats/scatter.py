@@ -34,11 +34,10 @@ class Frame:
     wide: bool = False
 
     @classmethod
-    def of(cls, centers: Centers, *others: Tensor, device: torch.device | None = None) -> Frame:
-        """Around these centers, on their basis and below it on `others`."""
-        means = centers.rounded_means.to(device or centers.means.device)
-        basis = torch.cat([centers.basis, *others], -2) if others else centers.basis
-        return cls(means, basis.to(means), centers.extreme)
+    def of(cls, centers: Centers) -> Frame:
+        """Around these centers, on their basis."""
+        means = centers.rounded_means
+        return cls(means, centers.basis.to(means), bool(centers.extreme.any()))
 
 
 def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Tensor]:
@@ -68,7 +67,7 @@ def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tens
     """
     scores = (centers @ points).sub_(half_norms)  # (…, K, n)
     best = scores.amax(-2, keepdim=True)
-    ties = (scores == best).sum(-2, keepdim=True, dtype=torch.float64)
+    ties = (scores == best).sum(-2, keepdim=True).double()  # counted as whole numbers, which is faster
     chosen = scores.gather(-2, choices.expand(*scores.shape[:-2], *choices.shape[-2:]))
     return (chosen == best) / ties
 
@@ -140,9 +139,8 @@ class Scatter:
         agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
         fourth = squares.square().clamp_max(MOST_FOURTH)
-        values = torch.cat(
-            [z, own, equal, squares, fourth, z.new_ones((*batch, 1, n)), agreed], -2
-        )  # (…, r + 6 or 7, n)
+        ones = z.new_ones((*batch, 1, n))
+        values = torch.cat([z, own, equal, squares, fourth, ones, agreed], -2)  # (…, r + 6 or 7, n)
         return cls(hot @ values.mT, r, span.digest)
 
     @property
@@ -205,6 +203,11 @@ class Scatter:
     def at(self, index: int) -> Scatter:
         """One entry of the leading dimension."""
         return Scatter(self.sums[index], self.rank, self.digest[index])
+
+    @classmethod
+    def stack(cls, parts: Sequence[Scatter]) -> Scatter:
+        """Those of several sites as one with a new leading dimension."""
+        return cls(torch.stack([p.sums for p in parts]), parts[0].rank, torch.stack([p.digest for p in parts]))
 
     @classmethod
     def merge(cls, parts: Sequence[Scatter]) -> Scatter:
@@ -278,25 +281,27 @@ class LeftOut:
         shift = (centers.means - full.rounded_means.double().unsqueeze(-3)) @ centers.basis.mT
         return cls(centers, shift, torch.zeros_like(centers.counts))
 
-    def at(self, index: int) -> LeftOut:
-        """One entry of the leading dimension."""
+    def at(self, index: int | list[int] | None) -> LeftOut:
+        """One entry of the leading dimension; what is added to it is added here."""
         return LeftOut(self.centers.at(index), self.shift[index], self.fuzziness[index])
 
     @property
     def basis(self) -> Tensor:
-        """All g bases below each other (g·r, d), for one product; each row divided by its scale."""
-        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(0, 1)
+        """All g bases below each other (…, g·r, d), for one product; each row divided by its scale."""
+        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(-3, -2)
 
-    def update(self, coordinates: Tensor, labels: Tensor, groups: Tensor) -> None:
-        """Add samples: coordinates (g·r, n) of their residuals in `basis`, labels and groups (n,)."""
-        g, K = self.fuzziness.shape
-        q = double(coordinates.square().view(g, -1, coordinates.shape[-1]).sum(-2))  # (g, n)
-        q.masked_fill_(one_hot(groups, g, torch.bool), 0.0)  # a sample is absent from its own group's view
-        self.fuzziness += q @ one_hot(labels, K, q.dtype).mT
+    @staticmethod
+    def added(coordinates: Tensor, absent: Tensor, hot: Tensor) -> Tensor:
+        """What samples add to the fuzziness (…, g, K), by coordinates (…, g·r, n) in `basis`, which are overwritten.
+
+        `absent` (g, n): who is in a group, so not in the view without it; `hot` (K, n): indicators of classes, float64.
+        """
+        q = double(coordinates.square_().view(*coordinates.shape[:-2], len(absent), -1, absent.shape[1]).sum(-2))
+        return q.masked_fill_(absent, 0.0) @ hot.mT
 
     def separation(self) -> Tensor:
-        """Separation fuzziness without each group (g,)."""
-        moved = (self.shift * self.centers.inverse_scales.unsqueeze(-2)).square().sum(-1)  # (g, K)
+        """Separation fuzziness without each group (…, g)."""
+        moved = (self.shift * self.centers.inverse_scales.unsqueeze(-2)).square().sum(-1)  # (…, g, K)
         per_class = self.fuzziness / self.centers.counts.clamp_min(1) - moved
         return (self.centers.weights * per_class).sum(-1)
 
@@ -321,14 +326,14 @@ class Permuted:
         both = torch.cat([places, -centers.coordinates], -2).mT * centers.inverse_scales.unsqueeze(-1)
         return cls(centers, both.to(true.rounded_means.dtype), torch.zeros_like(centers.counts))
 
-    def at(self, index: int) -> Permuted:
-        """One entry of the leading dimension."""
+    def at(self, index: int | list[int] | None) -> Permuted:
+        """One entry of the leading dimension; what is added to it is added here."""
         return Permuted(self.centers.at(index), self.moves[index], self.fuzziness[index])
 
     @property
     def basis(self) -> Tensor:
-        """All P bases below each other (P·r, d), for one product; each row divided by its scale."""
-        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(0, 1)
+        """All P bases below each other (…, P·r, d), for one product; each row divided by its scale."""
+        return (self.centers.basis * self.centers.inverse_scales.unsqueeze(-1)).flatten(-3, -2)
 
     @staticmethod
     def indicators(labels: Tensor, permuted: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
@@ -336,15 +341,17 @@ class Permuted:
         true = one_hot(labels, classes, dtype).expand(len(permuted), -1, -1)
         return torch.cat([true, one_hot(permuted, classes, dtype)], -2)
 
-    def update(self, coordinates: Tensor, indicators: Tensor) -> None:
-        """Add samples: coordinates (P·r, n) of their residuals around the true means, and their `indicators`."""
-        P, K = self.fuzziness.shape
-        z = torch.baddbmm(coordinates.view(P, -1, coordinates.shape[-1]).to(self.moves.dtype), self.moves, indicators)
-        q = z.square_().sum(-2).unsqueeze(-1)  # (P, n, 1)
-        self.fuzziness += double(indicators[:, K:] @ q).squeeze(-1)
+    @staticmethod
+    def added(coordinates: Tensor, moves: Tensor, indicators: Tensor) -> Tensor:
+        """What samples add to the fuzziness of several sites (S, P, K), by coordinates (S, P·r, n) around the true means."""
+        S, P, r, both = moves.shape
+        z = (moves.transpose(0, 1).flatten(1, 2) @ indicators).view(P, S, r, -1)  # one product for all sites
+        z += coordinates.view(S, P, r, -1).transpose(0, 1)
+        q = z.square_().sum(-2)  # (P, S, n)
+        return double(q @ indicators[:, both // 2 :].mT).transpose(0, 1)
 
     def separation(self) -> Tensor:
-        """Separation fuzziness under each permutation of the labels (P,)."""
+        """Separation fuzziness under each permutation of the labels (…, P)."""
         return (self.centers.weights * self.fuzziness / self.centers.counts).sum(-1)
 
 

@@ -54,6 +54,16 @@ class Assignment:
         own = (lead * classes + flat).reshape(-1)
         return cls(labels, counts, first, own, cells.reshape(-1), spreads.reshape(-1), groups)
 
+    def for_sites(self, sites: int) -> Assignment:
+        """Labels (n,) for the features of several sites (S, n, d)."""
+        S, n = sites, len(self.labels)
+        lead = torch.arange(S, device=self.labels.device).unsqueeze(-1)  # (S, 1)
+        K, blocks, g = self.counts.shape[-1], -(-n // ROWS_IN_FLOAT32), max(1, self.groups)
+        steps = {"first": n, "own": K, "cells": blocks * g * K, "spreads": g}
+        parts = {name: (getattr(self, name) + step * lead).reshape(-1) for name, step in steps.items()}
+        shared = {name: getattr(self, name).expand(S, *getattr(self, name).shape) for name in ("labels", "counts")}
+        return Assignment(**shared, **parts, groups=self.groups)
+
     def to(self, device: torch.device) -> Assignment:
         """The same on another device."""
         if self.labels.device == device:
@@ -95,27 +105,28 @@ class ClassSums:
         sums, lengths = add(rows, reference, to)
         spread = sums.new_zeros(to.counts.shape[:-1]).view(-1)
         spread.index_add_(0, to.spreads, double(lengths).square_())
-        place = double(reference).view(*to.counts.shape[: to.counts.dim() - 1 - bool(to.groups)], -1, d)
+        grouped = (1,) if to.groups else ()
+        place = double(reference).view(*to.labels.shape[:-1], *grouped, -1, d)
         sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
         return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
 
     @classmethod
     def permuted(cls, features: Tensor, hot: Tensor) -> ClassSums:
-        """Sums (P, K, d) of (n, d) features under P labelings at once, as indicator rows (P, K, n): one product for all.
+        """Sums (…, P, K, d) of (…, n, d) features under P labelings at once, as indicator rows (P, K, n): one product.
 
         One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
         """
         P, K, n = hot.shape
-        reference = at_least_float32(features[:1])
-        counts = hot.sum(-1, dtype=torch.float64)
-        sums = counts.unsqueeze(-1) * double(reference)
-        spread = torch.zeros((), dtype=torch.float64, device=features.device)
+        reference = at_least_float32(features[..., :1, :])
+        counts = hot.sum(-1, dtype=torch.float64).expand(*features.shape[:-2], P, K)
+        sums = counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
+        spread = torch.zeros(features.shape[:-2], dtype=torch.float64, device=sums.device)
         for start in range(0, n, ROWS_IN_FLOAT32):
-            near = features[start : start + ROWS_IN_FLOAT32] - reference
+            near = features[..., start : start + ROWS_IN_FLOAT32, :] - reference
             part = hot[..., start : start + ROWS_IN_FLOAT32].reshape(P * K, -1)
-            sums += double(part.to(near.dtype) @ near).view(P, K, -1)
-            spread += double(torch.linalg.vector_norm(near)).square()
-        return cls(counts, sums, spread.expand(P).clone(), features.dtype)
+            sums += double(part.to(near.dtype) @ near).view(sums.shape)
+            spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
+        return cls(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -142,6 +153,10 @@ class ClassSums:
         """Several sites of equal shape as one statistic with a new leading dimension."""
         counts, sums, spread = (torch.stack(t) for t in zip(*(part.tensors for part in parts), strict=True))
         return cls(counts, sums, spread, parts[0].dtype)
+
+    def at(self, index: int) -> ClassSums:
+        """One entry of the leading dimension."""
+        return ClassSums(self.counts[index], self.sums[index], self.spread[index], self.dtype)
 
     def to(self, device: torch.device | str) -> ClassSums:
         """The same on another device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from layerlaw.measures.columns import describe
 from layerlaw.pages import html, theme
@@ -51,7 +52,7 @@ def planes_note(view: RecordView) -> str:
     return f"The first two principal components at each site; each drawing has its own scale.{some}{fewer}"
 
 
-def svg_paths(plane: list[list[float]], labels: list[int], colors: list[str]) -> Markup:
+def svg_paths(plane: Sequence[Sequence[float]], labels: list[int], colors: list[str]) -> Markup:
     """One stroke-only path per color; both axes share one scale, so shapes are not distorted."""
     points = [(p[0], p[1], k) for p, k in zip(plane, labels or [0] * len(plane), strict=False) if _is_point(p)]
     if not points:
@@ -88,5 +89,5 @@ def _drawable(view: RecordView) -> list[int]:
     return [i for i, site in enumerate(view.sites) if any(_is_point(p) for p in site.plane)]
 
 
-def _is_point(point: list[float]) -> bool:
+def _is_point(point: Sequence[float]) -> bool:
     return len(point) >= 2 and all(isinstance(v, (int, float)) and math.isfinite(v) for v in point[:2])

@@ -1,0 +1,287 @@
+"""What pass 2 measures around, site by site, and the sites of one shape that are worked through as one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from layerlaw.errors import PassError
+from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
+from layerlaw.stats.closer import CloserLook, Rounding, narrow
+from layerlaw.stats.limits import Doubt, check_range, doubt_of, doubtful, finite, hidden_directions
+from layerlaw.stats.precision import double
+from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter
+from layerlaw.stats.stacking import Key
+from layerlaw.stats.sums import ClassSums
+
+if TYPE_CHECKING:
+    from layerlaw.stats.passes import Dealt, FirstPass
+
+CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are not those of pass 1
+TOGETHER = 100_000  # class means of more numbers than this are worked through site by site
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Sites of one shape, side by side: the statistics of each are an entry of the leading dimension.
+
+    `reference` are the bases of the centers of the training data (S, r, d), where test data are measured around those too.
+    """
+
+    centers: Centers
+    left_out: LeftOut | None = None
+    permuted: Permuted | None = None
+    reference: Tensor | None = None
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What the features are multiplied with: the basis of each site, and below it those of the views."""
+        views = [view.basis for view in (self.left_out, self.permuted) if view is not None]
+        views += [] if self.reference is None else [self.reference]
+        means = self.centers.rounded_means
+        return Frame(means, torch.cat([self.centers.basis, *views], -2).to(means.dtype))
+
+    @cached_property
+    def wide(self) -> list[bool]:
+        """Of which sites squared lengths are taken in float64."""
+        found: list[bool] = self.centers.extreme.tolist()
+        return found
+
+    def some(self, indices: list[int]) -> Alike:
+        """Some of the sites."""
+        if indices == list(range(len(self.ranks))):
+            return self
+        left_out = None if self.left_out is None else self.left_out.at(indices)
+        permuted = None if self.permuted is None else self.permuted.at(indices)
+        return Alike(self.centers.at(indices), left_out, permuted)
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Dimensions of the class means of each site."""
+        found: list[int] = self.centers.rank.tolist()
+        return found
+
+    @cached_property
+    def believed(self) -> list[tuple[bool, bool]]:
+        """Of each site, whether the views without a group and under permuted labels have all directions left to them."""
+        S, found = len(self.ranks), []
+        for view in (self.left_out, self.permuted):
+            hidden = [True] * S if view is None else hidden_directions(view.centers).any(-1).tolist()
+            found.append([not one for one in hidden])
+        return list(zip(*found, strict=True))
+
+
+@dataclass
+class Around:
+    """What pass 2 measures around at one site: its centers, and the optional views that share its product.
+
+    All of it are entries `index` of those of the sites `among` which it is worked through.
+    """
+
+    centers: Centers
+    left_out: LeftOut | None = None
+    permuted: Permuted | None = None
+    reference: Centers | None = None  # centers of the training data, for nearest-center decisions on test data
+    within: WithinScatter | None = None  # the whole within-class scatter, where it was requested
+    closer: CloserLook | None = None  # where float32 sums may have lost directions
+    among: Alike | None = None
+    index: int = 0
+    _judged: tuple[Scatter, Doubt | None] | None = None
+
+    @classmethod
+    def all_of(
+        cls,
+        first: FirstPass,
+        weighting: Weighting,
+        references: Mapping[Key, Centers] | None = None,
+        within: Container[Key] = (),
+    ) -> dict[Key, Around]:
+        """Everything that pass 1 allows, for all sites; those of equal shape are worked through together.
+
+        `within` are the sites of which the whole within-class scatter is kept.
+        """
+        shapes: dict[tuple[object, ...], list[Key]] = defaultdict(list)
+        for number, (key, sums) in enumerate(first.sums.items()):
+            alone = sums.sums.shape[-2:].numel() > TOGETHER  # large ones gain nothing
+            shapes[sums.sums.shape, sums.dtype, sums.sums.device, number if alone else -1].append(key)
+        found: dict[Key, Around] = {}
+        for keys in shapes.values():
+            stacked = ClassSums.stack([first.sums[key] for key in keys])
+            centers = find_centers(stacked.total() if first.groups else stacked, weighting)
+            left_out = permuted = None
+            if first.groups and bool((stacked.left_out().counts > 0).all()):
+                left_out = LeftOut.start(stacked, centers)
+            if first.permuted and finite(
+                first.permuted[key].sums for key in keys
+            ):  # over all classes, they may overflow
+                drawn = ClassSums.stack([first.permuted[key] for key in keys])
+                permuted = Permuted.start(drawn, centers) if bool((drawn.counts > 0).all()) else None
+            lent = torch.stack([references[key].basis for key in keys]) if references else None
+            among = Alike(centers, left_out, permuted, lent)
+            closely = narrow(centers).tolist()
+            for i, key in enumerate(keys):
+                own = centers.at(i)
+                found[key] = cls(
+                    own,
+                    left_out.at(i) if left_out else None,
+                    permuted.at(i) if permuted else None,
+                    references[key] if references else None,
+                    WithinScatter.start(own) if key in within else None,
+                    CloserLook.start(own) if closely[i] else None,
+                    among,
+                    i,
+                )
+        return {key: found[key] for key in first.sums}
+
+    @cached_property
+    def alike(self) -> Alike:
+        """The sites that it is worked through among; it alone where there are none."""
+        if self.among is not None:
+            return self.among
+        left_out = None if self.left_out is None else self.left_out.at(None)
+        permuted = None if self.permuted is None else self.permuted.at(None)
+        lent = None if self.reference is None else self.reference.basis.unsqueeze(0)
+        return Alike(self.centers.at(None), left_out, permuted, lent)
+
+    @property
+    def kin(self) -> tuple[bool, bool, torch.dtype]:
+        """What sites have in common whose features are multiplied as one."""
+        return self.left_out is None, self.permuted is None, self.centers.rounded_means.dtype
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of its class means."""
+        return self.alike.ranks[self.index]
+
+    def with_digits(self, wide: Around, sizes: Tensor) -> Around:
+        """The same by sums in float64, `wide`, where these have real directions only; `sizes` (K, d) of each feature."""
+
+        def real(centers: Centers) -> bool:
+            return Rounding(sizes, torch.zeros_like(sizes), centers.counts, centers.weights).all_real(centers)
+
+        if not real(wide.centers):
+            return self
+        left_out = wide.left_out if wide.left_out and real(wide.left_out.centers) else None
+        permuted = wide.permuted if wide.permuted and real(wide.permuted.centers) else None
+        return replace(wide, left_out=left_out, permuted=permuted, among=None, index=0)
+
+    def judge(self, scatter: Scatter, doubted: bool) -> None:
+        """Remember that nothing is `doubted` at its centers, where that was found out for all sites at once."""
+        if not doubted and self.closer is None:
+            self._judged = scatter, None
+
+    def doubt(self, scatter: Scatter) -> Doubt | None:
+        """Why D would look right and may be wrong; `None` where nothing says so."""
+        if self._judged is None or self._judged[0] is not scatter:
+            few = scatter.few
+            found = doubt_of(self.centers, few) or (None if self.closer is None else self.closer.doubt(few))
+            self._judged = scatter, found
+        return self._judged[1]
+
+    def believed(self) -> tuple[bool, bool]:
+        """Whether the views without a group and under permuted labels have all directions that rounding leaves to them."""
+        left_out, permuted = self.alike.believed[self.index]
+        return left_out and self._as_many(self.left_out), permuted and self._as_many(self.permuted)
+
+    def _as_many(self, view: LeftOut | Permuted | None) -> bool:
+        """Whether a view has as many directions as there are: asked where float32 sums may have lost some."""
+        if view is None:
+            return False
+        return self.closer is None or bool((view.centers.rank >= self.centers.rank).all())
+
+
+def by_kin(sites: Sequence[Around]) -> list[tuple[Alike, list[int]]]:
+    """The sites side by side with those of their shape, and the places of each of these in the sequence."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for place, site in enumerate(sites):
+        found[id(site.alike)].append(place)
+    return [(sites[places[0]].alike.some([sites[i].index for i in places]), places) for places in found.values()]
+
+
+def check_ranges(around: Mapping[Key, Around]) -> None:
+    """Raise where the features of a site leave the range of their dtype."""
+    keys = list(around)
+    for alike, places in by_kin(list(around.values())):
+        if bool(doubtful(alike.centers).any()):
+            check_range({keys[place]: around[keys[place]].centers for place in places})
+
+
+class OneRank:
+    """Sites whose class means span equally many dimensions: their work of size n×K is one."""
+
+    def __init__(self, keys: list[Key], sites: Sequence[Around]) -> None:
+        self.keys, self.span = keys, Span.stack([site.centers for site in sites])
+        self.scatter: Scatter | None = None
+        self.near: NearestCenter | None = None
+        """Decisions by the centers of the training data."""
+        lent = [(site.centers, site.reference) for site in sites if site.reference is not None]
+        self.reference = Span.stack([reference for _, reference in lent]) if lent else None
+        places = [(own.rounded_means.double() - other.mean) @ other.basis.mT for own, other in lent]
+        self.places = torch.stack(places) if places else None  # (sites, K, r)
+
+    def update(
+        self, waiting: Mapping[Key, tuple[Tensor, Tensor, Tensor]], dealt: Dealt, decision: Tensor | None
+    ) -> None:
+        """Add the samples of a batch: by site, own coordinates, lengths, coordinates in the basis of the reference."""
+        here = dealt.to(self.span.scales.device)
+        labels, device = here.labels, here.labels.device
+        decision = None if decision is None else decision.to(device)
+        own, lengths = (torch.stack([waiting[key][i].to(device) for key in self.keys]) for i in (0, 1))
+        part = Scatter.of(own, lengths, labels, self.span, decision)
+        if self.scatter is None:
+            self.scatter = part
+        else:
+            self.scatter.sums += part.sums
+        if self.reference is None or self.places is None:
+            return
+        hot = here.hot(self.span.counts.shape[-1], torch.float64)
+        points = torch.stack([double(waiting[key][2]).to(device) for key in self.keys]) + self.places.mT @ hot
+        near = NearestCenter.of(points, self.reference, labels, decision)
+        if self.near is None:
+            self.near = near
+        else:
+            self.near.sums += near.sums
+
+
+def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tensor | None]:
+    """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels."""
+    alike, at, end = sites[0].alike, sites[0].index, sites[-1].index + 1
+    frame, permuted, wide = alike.frame, alike.permuted, any(site.alike.wide[site.index] for site in sites)
+    if [(id(site.alike), site.index) for site in sites] == [(id(alike), i) for i in range(at, end)]:
+        means, basis = frame.means[at:end], frame.basis[at:end]
+        moves = None if permuted is None else permuted.moves[at:end]
+    else:
+        means = torch.stack([site.alike.frame.means[site.index] for site in sites])
+        basis = torch.stack([site.alike.frame.basis[site.index] for site in sites])
+        moved = [site.permuted.moves for site in sites if site.permuted is not None]
+        moves = torch.stack(moved) if moved else None
+    return Frame(means.to(device), basis.to(device), wide), None if moves is None else moves.to(device)
+
+
+def moved(keys: Sequence[Key], centers: Centers, scatter: Scatter) -> list[float]:
+    """How far class means moved at every site, in units of the spread; 0 where it is no more than rounding."""
+    if not torch.equal(scatter.counts, centers.counts):
+        i = int((scatter.counts != centers.counts).any(-1).nonzero()[0])
+        raise PassError(
+            f"site '{keys[i]}': the data changed between the two passes: class counts {_numbers(centers.counts[i])} in "
+            f"pass 1, {_numbers(scatter.counts[i])} in pass 2. Pass data that are the same each time they are gone through "
+            "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
+        )
+    mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (S, K, r)
+    # A direction in which the class means hardly differ has a small scale: rounding is large beside it, and no change.
+    off = ((mean - centers.expected_residuals).abs() - centers.resolution[:, None, None]).clamp_min(0)
+    rms = (scatter.fuzziness.sum(-1) / scatter.counts.sum(-1)).sqrt()
+    worst = torch.linalg.vector_norm(off * centers.inverse_scales.unsqueeze(-2), dim=-1).amax(-1)
+    found: list[float] = torch.where(worst > CHANGED * rms + 1e-8, worst / rms, 0.0).tolist()
+    return found
+
+
+def _numbers(counts: Tensor) -> str:
+    shown = [str(int(c)) for c in counts[:12]]
+    return "[" + ", ".join(shown) + (", …]" if len(counts) > 12 else "]")

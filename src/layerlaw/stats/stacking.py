@@ -1,0 +1,58 @@
+"""Features of sites of equal shape, put side by side: one call then serves all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+Key = Hashable  # whatever names a site
+Kind = tuple[torch.Size, torch.dtype, torch.device]
+
+# Bytes of one site's features in a batch up to which a call costs more than the copy that joins it with others.
+SMALL = {"cpu": 2**16, "cuda": 2**25}
+# Bytes of all of them: on a CPU they stay in the cache.
+AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
+
+
+class Stacks:
+    """Gathers the features of a batch while the forward runs; `work` gets those of equal shape together, (S, n, d).
+
+    Large ones it gets at once and alone, (1, n, d). Small ones are copied: what follows in the forward may overwrite them.
+    """
+
+    def __init__(self, work: Callable[[list[Key], Tensor], None]) -> None:
+        self._work = work
+        self._waiting: dict[Kind, dict[Key, Tensor]] = {}
+
+    def add(self, key: Key, features: Tensor) -> None:
+        """The features (n, d) of one site."""
+        size, device = features.nbytes, features.device.type
+        if size > SMALL.get(device, 0):
+            self._work([key], features.unsqueeze(0))
+            return
+        kind = features.shape, features.dtype, features.device
+        together = self._waiting.setdefault(kind, {})
+        together[key] = features.clone()
+        if size * len(together) >= AT_ONCE[device]:
+            self._flush(kind)
+
+    def add_all(self, keys: Sequence[Key], features: Tensor) -> None:
+        """Those of several sites (S, n, d), which nothing overwrites."""
+        step = max(1, AT_ONCE.get(features.device.type, 0) // max(1, features[0].nbytes))
+        for at in range(0, len(keys), step):
+            self._work(list(keys[at : at + step]), features[at : at + step])
+
+    def flush(self) -> None:
+        """At the end of a batch: work through those that wait."""
+        for kind in list(self._waiting):
+            self._flush(kind)
+
+    def drop(self) -> None:
+        """Forget those that wait: their batch was not finished."""
+        self._waiting = {}
+
+    def _flush(self, kind: Kind) -> None:
+        together = self._waiting.pop(kind)
+        self._work(list(together), torch.stack(list(together.values())))
