@@ -247,7 +247,7 @@ class _Walked:
         assert isinstance(classes, Classes)
         at = 0
         with self.prober.capturing(self.sites, self.consume) as capture:
-            for step in self.prober.steps(capture, data, "paths", None):
+            for step in self.prober.steps(data, "paths", None):
                 self.here = step.labels
                 output = capture.run(step.batch, rows=step.rows, where=step.where)
                 decision, sure = classes.decide(output, step.rows), classes.confidence(output, step.rows)

@@ -37,7 +37,7 @@ from layerlaw.probing.memory import (
     out_of_memory,
     scatter_bytes,
 )
-from layerlaw.probing.shards import Step, borrowed, check_dealt, is_sharded
+from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt
 from layerlaw.probing.state import State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
@@ -45,7 +45,7 @@ from layerlaw.stats.centers import Weighting
 from layerlaw.stats.labels import are_targets
 from layerlaw.stats.passes import Around, SecondPass
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, others_go_on, world_size
+from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 from layerlaw.stats.scatter import NearestCenter, Scatter
 
@@ -195,18 +195,15 @@ class Prober:
                 bad[site] = None
 
         with self.capturing(self.plan.sites, consume) as capture:
-            for step in self.steps(capture, data, "looking for NaN", None):
+            for step in self.steps(data, "looking for NaN", None):
                 _forward(capture, step)
         return list(bad)
 
-    def steps(self, capture: Capture, data: Batches, title: str, fingerprint: Fingerprint | None) -> Iterator[Step]:
-        """The batches with samples of measured classes; all data are added to the fingerprint.
-
-        Where a forward needs all ranks, one that has nothing more to count forwards as long as others do.
-        """
+    def steps(self, data: Batches, title: str, fingerprint: Fingerprint | None) -> Iterator[Step]:
+        """The batches with samples of measured classes; all data are added to the fingerprint."""
         self.randomness.rewind()
         alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
-        none, in_step = world_size() > 1, self.in_step
+        none, pace = world_size() > 1, Pace(self.network, data, self.device)
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
             look_at_others()
@@ -216,33 +213,18 @@ class Prober:
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
                 _check_normalized_alone(batch.labels, where)
-            if in_step:
-                others_go_on(True)
+            pace.go_on(True)
             if len(labels) > 0:
                 none = False
                 yield Step(batch, labels, rows, where)
-            elif in_step:
-                self.forward_only(capture, data)
-        while others_go_on(none) if in_step else none:
+            else:
+                pace.forward_only()
+        while pace.go_on(none):
             if not none:
-                self.forward_only(capture, data)
+                pace.forward_only()
             elif (step := borrowed(data, self.classes, self.device)) is not None:
                 yield step
             none = False
-
-    @property
-    def in_step(self) -> bool:
-        """Whether ranks must forward equally often."""
-        return world_size() > 1 and is_sharded(self.network)
-
-    def forward_only(self, capture: Capture, data: Batches) -> None:
-        """A forward for the sake of other ranks, of which nothing is counted."""
-        consume, capture.consume = capture.consume, lambda site, features: None
-        try:
-            if (step := borrowed(data, self.classes, self.device)) is not None:
-                _forward(capture, step)
-        finally:
-            capture.consume = consume
 
     def capturing(self, sites: Sequence[Site], consume: Consume) -> Capture:
         """Hooks at the sites."""
@@ -284,7 +266,7 @@ def first_pass(prober: Prober, state: State) -> None:
 
     empty = True
     with prober.capturing(state.sites, consume) as capture:
-        for step in prober.steps(capture, state.data, f"{state.label}, pass 1", state.fingerprint):
+        for step in prober.steps(state.data, f"{state.label}, pass 1", state.fingerprint):
             empty, state.borrowed = False, step.borrowed
             if kept.whole and not kept.fits(len(step.labels)):
                 _stop_keeping(prober, state)
@@ -336,10 +318,9 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
                 for name, features in kept.features(rows):
                     second.update(name, features)
                 second.end()
-        if prober.in_step:  # others may not have kept all of their features
-            with prober.capturing(state.sites, lambda site, features: None) as capture:
-                while others_go_on(False):
-                    prober.forward_only(capture, state.data)
+        pace = Pace(prober.network, state.data, prober.device)
+        while pace.go_on(False):  # others may not have kept all of their features
+            pace.forward_only()
     else:
         _second_forward(prober, state, second)
     with full_precision(), adding_nothing(state.borrowed):
@@ -351,7 +332,7 @@ def _second_forward(prober: Prober, state: State, second: SecondPass | SecondReg
     ordered = bool(state.dealer.groups or state.dealer.permuted)
     again = Fingerprint() if ordered else None
     with prober.capturing(state.sites, lambda site, features: second.update(site.name, features)) as capture:
-        for step in prober.steps(capture, state.data, f"{state.label}, pass 2", again):
+        for step in prober.steps(state.data, f"{state.label}, pass 2", again):
             second.begin(state.dealer.deal(step.labels), None)
             second.decision = prober.decide(capture, step, state)
             with full_precision():

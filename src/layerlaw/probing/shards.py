@@ -13,12 +13,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.hooks import unobserved
 from layerlaw.errors import DataError, InputError, PassError
 from layerlaw.files import sha256
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
 from layerlaw.provenance import DIGEST_BYTES
-from layerlaw.stats.ranks import from_first, gathered, rank, world_size
+from layerlaw.stats.ranks import from_first, gathered, others_go_on, rank, world_size
 
 ENOUGH = 3  # samples, for a dry run
 
@@ -172,3 +173,23 @@ def borrowed(data: Batches, classes: Classes | Targets, device: torch.device | N
     else:
         labels = torch.arange(len(batch.labels), device=batch.labels.device) % classes.K  # theirs may not be measured
     return Step(batch, labels, None, where, borrowed=True)
+
+
+class Pace:
+    """Ranks that must forward equally often, because each holds a part of the weights: one that has nothing more to count
+    forwards as long as others do. Other networks go on alone."""
+
+    def __init__(self, network: nn.Module, data: Batches, device: torch.device | None) -> None:
+        self.network, self.data, self.device = network, data, device
+        self.together = world_size() > 1 and is_sharded(network)
+
+    def go_on(self, mine: bool) -> bool:
+        """Whether there is another forward: this rank's own, or any other's where they keep pace."""
+        return others_go_on(mine) if self.together else mine
+
+    def forward_only(self) -> None:
+        """A forward for the sake of the others, of which nothing is counted."""
+        if self.together and self.data.spare is not None:
+            here = self.data.spare.to(self.device).copy()
+            with unobserved():
+                self.network(*here.args, **here.kwargs)
