@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import layerlaw as ll
 from layerlaw.data import UnpaddedSampler
+from layerlaw.data.sharding import dealt
 
 K, N = 3, 61
 LABELS = torch.arange(N) % K
@@ -46,7 +47,7 @@ def trained(rank: int) -> nn.Sequential:
     return found
 
 
-def dealt(rank: int, world: int, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def shares(rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:
     return INPUTS[rank::world], LABELS[rank::world]
 
 
@@ -170,12 +171,12 @@ def main(rank: int, port: str, folder: Path) -> None:
 
     model = trained(rank)
     own = copy.deepcopy(model.state_dict())
-    attempt("buffers", model, dealt(rank, 2))
+    attempt("buffers", model, shares(rank, 2))
     told["buffers"]["restored"] = all(torch.equal(own[key], value) for key, value in model.state_dict().items())
-    attempt("buffers of batches", model, dealt(rank, 2), batchnorm="batch", batch_size=20)
+    attempt("buffers of batches", model, shares(rank, 2), batchnorm="batch", batch_size=20)
     model = network()
     nn.init.constant_(model[1][0].bias, rank)
-    attempt("weights", model, dealt(rank, 2))
+    attempt("weights", model, shares(rank, 2))
 
     attempt("padded", network(), loaded(DistributedSampler, shuffle=False))
     attempt("left out", network(), loaded(DistributedSampler, shuffle=True, drop_last=True))
@@ -186,10 +187,20 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt(
         "the same, mixed", network(), [(INPUTS[order[i : i + 10]], LABELS[order[i : i + 10]]) for i in range(0, N, 10)]
     )
-    attempt("the same test data", network(), dealt(rank, 2), test=(INPUTS, LABELS))
+    attempt("the same test data", network(), shares(rank, 2), test=(INPUTS, LABELS))
+
+    loader = DataLoader(DATASET)
+    told["dealt"] = {
+        "pair": torch.equal(dealt((INPUTS, LABELS))[0], INPUTS[rank::2]),
+        "own pair": len(dealt(shares(rank, 2))[0]) == len(INPUTS[rank::2]),
+        "data set": len(dealt(DATASET)) == len(INPUTS[rank::2]),
+        "own data set": len(dealt(TensorDataset(*(part[30 * rank : 30 * rank + 30] for part in (INPUTS, LABELS)))))
+        == 30,
+        "loader": dealt(loader) is loader,
+    }
 
     both, first = dist.new_group([0, 1]), dist.new_group([0])
-    attempt("a group of all", network(), dealt(rank, 2), ranks=both)
+    attempt("a group of all", network(), shares(rank, 2), ranks=both)
     if rank == 0:
         attempt("a group of one", network(), (INPUTS, LABELS), ranks=first)
     else:
@@ -203,18 +214,18 @@ def main(rank: int, port: str, folder: Path) -> None:
     for name in UNEVEN:
         data, how = uneven(name, rank)
         attempt(f"uneven, {name}", parts, data, **how)
-    attempt("null", parts, dealt(rank, 2), null=True)
+    attempt("null", parts, shares(rank, 2), null=True)
     attempt("uneven, failing", parts, Failing() if rank else batches((0, 20), (20, 40), (40, 60)), **STREAMED)
     attempt("uneven, again", parts, *uneven("kept", rank)[:1])
 
     os.environ["LAYERLAW_RANK_TIMEOUT"] = "2"
     if rank == 0:
-        attempt("alone", network(), dealt(rank, 2))
-        attempt("alone again", network(), dealt(rank, 2))
+        attempt("alone", network(), shares(rank, 2))
+        attempt("alone again", network(), shares(rank, 2))
     dist.barrier()
-    attempt("after that", network(), dealt(rank, 2))
+    attempt("after that", network(), shares(rank, 2))
     os.environ["LAYERLAW_RANK_TIMEOUT"] = "soon"
-    attempt("nonsense", network(), dealt(rank, 2))
+    attempt("nonsense", network(), shares(rank, 2))
     del os.environ["LAYERLAW_RANK_TIMEOUT"]
     try:
         told["accelerate"] = with_accelerate(rank)

@@ -95,6 +95,11 @@ def test_an_unpadded_sampler_counts_every_sample_once(folder: Path) -> None:
         UnpaddedSampler(i for i in range(3))  # type: ignore[arg-type]
 
 
+def test_data_that_all_have_whole_are_dealt_and_others_left_alone(folder: Path) -> None:
+    for one in told(folder, "dealt"):
+        assert all(one.values()), one
+
+
 @pytest.mark.parametrize(
     ("name", "where"), [("the same", "data"), ("the same, mixed", "data"), ("the same test data", "test")]
 )
