@@ -74,6 +74,7 @@ def uneven(name: str, rank: int) -> tuple[Data, dict[str, Any]]:
     return (second if rank else first), how
 
 
+EXACT = {"float64": (torch.float64, QUIET), "float32, streamed": (torch.float32, STREAMED)}
 UNEVEN = ("kept", "streamed", "kept by one", "none", "skipped")
 
 
@@ -205,6 +206,11 @@ def main(rank: int, port: str, folder: Path) -> None:
         attempt("a group of one", network(), (INPUTS, LABELS), ranks=first)
     else:
         attempt("not a member", network(), (INPUTS, LABELS), ranks=first)
+    for name, (dtype, how) in EXACT.items():
+        every = [(x.to(dtype), y) for x, y in batches(*((i, i + 10) for i in range(0, N, 10)))]
+        if rank == 0:
+            attempt(f"one, {name}", network().to(dtype), every, ranks=first, **how)
+        attempt(f"two, {name}", network().to(dtype), every[rank::2], **how)
     attempt("no group", network(), (INPUTS, LABELS), ranks=[0, 1])
     halves, alone = tensor_parallel()
     attempt("tensor parallel", halves, (INPUTS, LABELS), ranks=alone, sites=PARALLEL_SITES)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ranks_apart import INPUTS, LABELS, PARALLEL_SITES, QUIET, UNEVEN, network, plain, trained, uneven
+from ranks_apart import EXACT, INPUTS, LABELS, PARALLEL_SITES, QUIET, UNEVEN, network, plain, trained, uneven
 from test_ranks import free_port
 
 import layerlaw as ll
@@ -118,6 +118,15 @@ def test_a_process_group_measures_without_the_other_ranks(folder: Path) -> None:
     assert "got one that rank 1 is not in" in json.loads((folder / "told 1.json").read_text())["not a member"]["words"]
     for one in told(folder, "no group"):
         assert one["words"].startswith("ranks: expected a process group of torch.distributed")
+
+
+@pytest.mark.parametrize("name", list(EXACT))
+def test_the_same_batches_on_one_rank_or_two_give_the_same_record_to_twelve_digits(name: str, folder: Path) -> None:
+    one, two = (ll.Record.load(folder / f"{many}, {name} 0.json") for many in ("one", "two"))
+    assert (one.columns, one.counts, one.accuracy) == (two.columns, two.counts, two.accuracy)
+    for column in one.columns:
+        left, right = (np.array(record.column(column), dtype=float) for record in (one, two))
+        np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-14, err_msg=column)
 
 
 def test_tensor_parallel_ranks_measure_by_the_group_of_their_data(folder: Path) -> None:

@@ -129,10 +129,11 @@ def check_dealt(fingerprint: Fingerprint, label: str) -> None:
     if world_size() == 1 or not (alike := fingerprint.ranks_alike()):
         return
     ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
+    times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
     several = f"got the same {n} on ranks {ranks}" if rank() in alike[0] else f"got the same on ranks {ranks}"
     deal = "DataLoader(…, sampler=layerlaw.data.UnpaddedSampler(dataset)), or tensors as (x[rank::n], y[rank::n])"
     cure = f"Deal them: {deal}. Ranks that hold parts of one model pass ranks=…, the group over which data are dealt"
-    raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count twice. {cure}.")
+    raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
 
 
 def unequal_notes(*all_data: Batches | None) -> list[str]:

@@ -182,7 +182,13 @@ class _Job:
         name = f"layerlaw {who} {_meetings[who]}"
         self._key = f"{name} error"
         if self._store is not None:
-            self._gather_at(name, members)
+            try:
+                self._gather_at(name, members)
+            except RuntimeError as error:  # of the store
+                said = " ".join(str(error).split())[:300]
+                raise RankError(f"rank {rank()}: expected the store of this job to answer, got {said}.") from error
+            with suppress(Exception):  # not every store deletes
+                self._store.delete_key(f"{name} {rank()}")
         _meetings[who] += 1  # by now all have come: those who did not would otherwise count differently
 
     def _gather_at(self, name: str, members: list[int]) -> None:
