@@ -32,13 +32,13 @@ def cases(images: int) -> dict[str, tuple[nn.Module, list[Any], dict[str, Any]]]
     """Network, all batches and options, by name."""
     torch.manual_seed(0)
     x, y = separated(images, 3, 32, 32)
-    flat, labels = separated(10 * images, 400)
+    flat, labels = separated(30 * images, 400)
     network = ResNet20().train()
     network(x[:BATCH])
     pictures = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
     vectors = list(zip(flat.split(BATCH), labels.split(BATCH), strict=True))
     plain = FeedForward(inputs=400, depth=8)
-    few = pictures[: max(2, len(pictures) // 4)]
+    few = pictures[: max(2, len(pictures) // 2)]
     return {
         "ResNet-20, layers, mean": (network, pictures, {"sites": "layers", "reduce": "mean"}),
         "ResNet-20, layers, mean, float64": (
