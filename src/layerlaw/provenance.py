@@ -47,18 +47,6 @@ def model_provenance(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def parameter_mark(network: nn.Module) -> str | None:
-    """What tells the trained weights of one network from another's: kinds, shapes and a checksum; `None` as there.
-
-    Without buffers: running statistics of BatchNorm differ between the ranks of a job that trained together.
-    """
-    tensors = list(network.parameters())
-    if any(t.is_meta or hasattr(t, "full_tensor") or type(t).__name__ == "FlatParameter" for t in tensors):
-        return None  # offloaded or sharded
-    kinds = ", ".join(f"{t.dtype} {tuple(t.shape)}" for t in tensors)
-    return f"{kinds} {parameter_digest(nn.ParameterList(t.detach() for t in tensors))}"
-
-
 def parameter_digest(network: nn.Module) -> str | None:
     """A checksum of all parameters and buffers; `None` where they are elsewhere or larger than is quickly read.
 

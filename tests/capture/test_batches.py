@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import torch
 from capture_networks import clouds
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from layerlaw.capture.batches import Batch, Batches, as_batch
+from layerlaw.capture.network import unequal_shares
 from layerlaw.errors import DataError, LabelError
 
 X, Y = clouds(50, 6)
@@ -173,6 +183,32 @@ def test_a_pair_sorted_by_class_is_mixed_in_train_mode_only_and_always_in_the_sa
 def test_the_order_of_a_shuffling_loader_is_recorded() -> None:
     assert batches(DataLoader(TensorDataset(X, Y), shuffle=True)).order == "shuffled by the loader"
     assert batches(DataLoader(TensorDataset(X, Y))).order == "as given"
+
+
+def test_the_order_is_that_of_the_sampler_inside() -> None:
+    data = TensorDataset(X, Y)
+    mixed = BatchSampler(RandomSampler(data), batch_size=4, drop_last=False)
+    assert batches(DataLoader(data, batch_sampler=mixed)).order == "shuffled by the loader"
+    plain = BatchSampler(SequentialSampler(data), batch_size=4, drop_last=False)
+    assert batches(DataLoader(data, batch_sampler=plain)).order == "as given"
+    weighted = WeightedRandomSampler([1.0] * len(Y), 20)
+    assert batches(DataLoader(data, sampler=weighted)).order == "chosen by the loader's WeightedRandomSampler"
+    for shuffle, words in ((True, "shuffled by the loader"), (False, "as given")):
+        dealt = DistributedSampler(data, num_replicas=2, rank=0, shuffle=shuffle)
+        assert batches(DataLoader(data, sampler=dealt)).order == words
+
+
+def test_what_a_sampler_repeats_or_leaves_out_is_known() -> None:
+    data = TensorDataset(X[:49], Y[:49])
+
+    def said(sampler: object) -> str:
+        return unequal_shares(DataLoader(data, sampler=sampler))
+
+    assert "DistributedSampler repeats 2 of 49 samples" in said(DistributedSampler(data, num_replicas=3, rank=0))
+    dropping = DistributedSampler(data, num_replicas=3, rank=0, drop_last=True)
+    assert "DistributedSampler leaves out 1 of 49 samples" in said(dropping)
+    assert said(DistributedSampler(data, num_replicas=7, rank=0)) == said(None) == ""
+    assert batches(DataLoader(data, sampler=dropping)).unequal == ""  # of one process, which has what it has
 
 
 def test_read_only_arrays_are_read_batch_by_batch(tmp_path) -> None:

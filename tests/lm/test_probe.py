@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+import torch.distributed as dist
 import transformers
 from language_models import DEPTH, MASK, VOCABULARY, WIDTH, family, probed, walks
 
@@ -65,8 +66,10 @@ def test_blocks_whose_products_are_made_together_give_the_same_record(monkeypatc
         assert b.values == pytest.approx(a.values, rel=1e-9)
 
 
-def test_two_processes_give_the_record_of_one(tmp_path):
-    alone = ranked_record()
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What two processes leave."""
+    folder = tmp_path_factory.mktemp("ranks")
     command = [
         sys.executable,
         "-m",
@@ -74,19 +77,37 @@ def test_two_processes_give_the_record_of_one(tmp_path):
         "--standalone",
         "--nproc_per_node=2",
         __file__,
-        str(tmp_path),
+        str(folder),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def test_two_processes_give_the_record_of_one(ranks):
+    alone = ranked_record()
     for rank in range(2):
-        record = ll.Record.load(tmp_path / f"{rank}.json")
+        record = ll.Record.load(ranks / f"{rank}.json")
         assert record.provenance["processes"] == 2
         assert record.counts == alone.counts
         for a, b in zip(record.sites, alone.sites, strict=True):
             assert a.values == pytest.approx(b.values, rel=1e-9)
             torch.testing.assert_close(torch.tensor(a.plane), torch.tensor(b.plane))
         assert record.plane_labels == alone.plane_labels
+
+
+def test_sharded_processes_with_unequal_batches_give_the_record_of_one(ranks):
+    """Of 3 batches one process has 2; it would wait for the other for ever inside the forward."""
+    alone = uneven_record(family("llama").double())
+    for rank in range(2):
+        for name in ("sharded", "group"):
+            record = ll.Record.load(ranks / f"{name} {rank}.json")
+            assert record.provenance["processes"] == 2
+            assert record.counts == alone.counts
+            assert values(record) == pytest.approx(values(alone), rel=1e-9)
+        assert (ranks / f"null {rank}.txt").read_text().startswith("null=True: expected a model that is whole on every")
+        assert "got different ones in 'model.norm.weight'" in (ranks / f"weights {rank}.txt").read_text()
 
 
 def test_the_models_own_loss_is_that_of_transformers_and_a_poor_one_is_told():
@@ -394,8 +415,42 @@ def test_a_tokenizer_of_the_library_tokenizers_is_taken_too():
     assert values(spelled) == values(probed(model, ids, groups=1))
 
 
+def uneven_record(model, **how):
+    return probed(model, walks(60), batch_size=20, groups=1, tokens=10**6, **how)
+
+
+def sharded():
+    """A model whose weights are spread over the processes."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model, mesh = family("llama").double(), init_device_mesh("cpu", (2,))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def said(act):
+    try:
+        act()
+    except ll.LayerlawError as error:
+        return str(error)
+    return "no error"
+
+
+def main(folder):
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    ranked_record().save(folder / f"{rank}.json")
+    uneven_record(sharded()).save(folder / f"sharded {rank}.json")
+    uneven_record(family("llama").double(), ranks=dist.new_group([0, 1])).save(folder / f"group {rank}.json")
+    (folder / f"null {rank}.txt").write_text(said(lambda: uneven_record(sharded(), null=True)))
+    other = family("llama")
+    torch.nn.init.constant_(other.model.norm.weight, 1 + rank)
+    (folder / f"weights {rank}.txt").write_text(said(lambda: uneven_record(other)))
+    dist.barrier()
+    os._exit(0)  # a sharded model keeps a group of its own alive, whose threads may abort Python while it shuts down
+
+
 if __name__ == "__main__":
-    torch.distributed.init_process_group("gloo")
-    found = ranked_record()
-    found.save(Path(sys.argv[1]) / f"{torch.distributed.get_rank()}.json")
-    torch.distributed.destroy_process_group()
+    main(Path(sys.argv[1]))

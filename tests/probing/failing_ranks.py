@@ -107,20 +107,21 @@ def main(rank: int, port: str, folder: Path) -> None:
         except ll.LayerlawError as error:
             told[name] = [type(error).__name__, str(error), time.monotonic() - began]
 
-    attempt("data", network(), batches(30, 30) if rank == 0 else Failing(1, broken))
-    attempt("at once", network(), batches(30, 30), weighting="samples" if rank == 0 else "nonsense")
+    mine = batches(15, 15, start=30 * rank)
+    attempt("data", network(), mine if rank == 0 else Failing(1, broken))
+    attempt("at once", network(), mine, weighting="samples" if rank == 0 else "nonsense")
     attempt("in a long pass", network(), Failing(-1, broken, 300, 0.1) if rank == 0 else Failing(2, broken))
-    attempt("after the passes", network(), batches(30, 30), test=batches(30) if rank == 0 else Failing(1, broken))
-    attempt("other models", network(8 + rank), batches(30, 30))
-    attempt("other sites", network(), batches(30, 30), sites=["0", "3"] if rank == 0 else ["0"])
-    attempt("other weights", weighted(rank), batches(30, 30))
-    attempt("another dtype", network().to(torch.float64 if rank else torch.float32), batches(30, 30))
+    attempt("after the passes", network(), mine, test=batches(30) if rank == 0 else Failing(1, broken))
+    attempt("other models", network(8 + rank), mine)
+    attempt("other sites", network(), mine, sites=["0", "3"] if rank == 0 else ["0"])
+    attempt("other weights", weighted(rank), mine)
+    attempt("another dtype", network().to(torch.float64 if rank else torch.float32), mine)
     attempt("no samples at all", network(), [])
-    attempt("whole", network(), batches(30, 30))
+    attempt("whole", network(), mine)
     for name, (model, data, how) in shards(rank).items():
         ll.probe(model, data, **how).save(folder / f"{name} {rank}.json")
     (folder / f"told {rank}.json").write_text(json.dumps(told))
-    attempt("killed", network(), batches(30, 30) if rank == 0 else Failing(1, killed))
+    attempt("killed", network(), mine if rank == 0 else Failing(1, killed))
     (folder / "told killed.json").write_text(json.dumps(told["killed"]))
     os._exit(0)
 

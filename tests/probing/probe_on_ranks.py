@@ -96,7 +96,7 @@ def main(folder: Path) -> None:
     try:  # a class that one rank lacks is no error, a class that all lack is one
         x, y = IMAGES[rank != LABELS], LABELS[rank != LABELS]
         (folder / f"lacking {rank}.txt").write_text(str(ll.probe(model, (x, y), progress=False).counts))
-        ll.probe(model, (IMAGES, LABELS.clamp_max(1)), progress=False)
+        ll.probe(model, (IMAGES[rank::world], LABELS[rank::world].clamp_max(1)), progress=False)
     except ll.LayerlawError as error:
         (folder / f"empty {rank}.txt").write_text(str(error))
     dist.destroy_process_group()

@@ -84,7 +84,7 @@ def test_a_tensor_that_a_thread_of_the_group_still_holds_is_kept_until_exit(monk
     tensors = [torch.zeros(2) for _ in range(3)]
     sent = iter(tensors)
     monkeypatch.setattr(ranks, "_held", [])
-    monkeypatch.setattr(ranks.dist, "all_reduce", lambda tensor: None)
+    monkeypatch.setattr(ranks.dist, "all_reduce", lambda tensor, group=None: None)
     outside = torch.zeros(3)
     monkeypatch.setattr(ranks, "_in_use", lambda tensor: tensor is tensors[0])
     for tensor in sent:

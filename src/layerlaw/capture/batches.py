@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from layerlaw.capture.arguments import Inputs
+from layerlaw.capture.network import order_of, unequal_shares
 from layerlaw.errors import DataError, LabelError, LayerlawError, shown, whole_number
 from layerlaw.stats.labels import are_targets, listed_labels
 from layerlaw.stats.precision import native, not_dense
@@ -161,10 +162,11 @@ class Batches:
             raise DataError(f"{where}: batch_size is for tensors and datasets; this {type(data).__name__} has its own.")
         if isinstance(data, DataLoader):
             self.samples = _length(data.sampler)
-            self.order = "shuffled by the loader" if isinstance(data.sampler, RandomSampler) else self.order
+            self.order = order_of(data)
         if not hasattr(data, "__iter__"):
             expected = "a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y)"
             raise DataError(f"{where}: expected {expected}, got {type(data).__name__}.")
+        self.unequal = unequal_shares(data) if world_size() > 1 else ""
         self.source, self.batch_size = data, getattr(data, "batch_size", None)
         self.length = _length(data)
 

@@ -10,7 +10,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from layerlaw.stats.ranks import all_reduce, rank, world_size
+from layerlaw.stats.ranks import all_reduce, gathered, rank, world_size
 
 KIND = "sums64"
 BITS = 2**64
@@ -25,15 +25,22 @@ ROW, NEXT, KINDS = 0xD1342543DE82EF95, 0xAF251AF3B0F025B5, 0xC2B2AE3D27D4EB4F
 
 @dataclass
 class Stream:
-    """What is known of one tensor of every batch: how many rows, and the sum of ROW^i times the number of row i."""
+    """What is known of one tensor of every batch: how many rows, and the sum of ROW^i times the number of row i.
+
+    Of several ranks also the `unordered` sum of the numbers, which tells whether two of them have the same rows.
+    """
 
     rows: int = 0
     total: int | Tensor = 0
+    unordered: int | Tensor = 0
 
     def add(self, numbers: Tensor) -> None:
         """Rows behind those that were there; on the device of the first ones, without waiting for it."""
         later = (numbers * _powers(len(numbers), str(numbers.device))).sum() * _signed(pow(ROW, self.rows, BITS))
         self.total = later if self.rows == 0 else later.to(_device(self.total)) + self.total
+        if world_size() > 1:
+            more = numbers.sum()
+            self.unordered = more if self.rows == 0 else more.to(_device(self.unordered)) + self.unordered
         self.rows += len(numbers)
 
     @property
@@ -90,6 +97,15 @@ class Fingerprint:
             for stream, (rows, high, low) in zip(self.streams, of_rank, strict=True):
                 stream.total = (stream.number + pow(ROW, stream.rows, BITS) * (high << 32 | low)) % BITS
                 stream.rows += rows
+
+    def ranks_alike(self) -> list[list[int]]:
+        """Ranks that have the same samples, in whatever order, as lists of two or more; before `all_reduce`."""
+        mine = tuple((stream.rows, int(stream.unordered) % BITS) for stream in self.streams)
+        alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        for r, known in enumerate(gathered(mine)):
+            if any(rows for rows, _ in known):
+                alike.setdefault(known, []).append(r)
+        return [ranks for ranks in alike.values() if len(ranks) > 1]
 
     def text(self) -> str:
         """Its kind and 32 characters; waits for the device."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -238,6 +239,19 @@ def failed(when: str, batch: Batch, error: Exception, hint: str = HINT) -> str:
     return f"the model failed {when} (inputs: {inputs}): {type(error).__name__}: {error}. {hint}"
 
 
+_unobserved: ContextVar[bool] = ContextVar("layerlaw unobserved forward", default=False)
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Forwards in here go past every `Capture`: they are made for the sake of other ranks."""
+    token = _unobserved.set(True)
+    try:
+        yield
+    finally:
+        _unobserved.reset(token)
+
+
 class Capture:
     """Hooks at the sites, as a context: they are removed at the end, also after an exception.
 
@@ -304,6 +318,8 @@ class Capture:
 
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Before a call: count it, look at its input."""
+        if _unobserved.get():
+            return
         site = self.inputs[name].get(self.counts[name])
         self.counts[name] += 1
         if site is not None:
@@ -311,6 +327,8 @@ class Capture:
 
     def leave(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
         """After a call: look at its output."""
+        if _unobserved.get():
+            return
         site = self.outputs[name].get(self.counts[name] - 1)
         if site is not None:
             self.hand_over(site, next(islice(tensors_in(output), site.pick, None), None))

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 from layerlaw.errors import CaptureError, InputError, check_seed
 from layerlaw.stats import all_reduce
@@ -145,6 +146,54 @@ def _put_back(module: nn.Module, name: str, buffer: Tensor, content: Tensor) -> 
     module._buffers[name] = buffer
 
 
+# What samplers and loaders of torch and accelerate write down about the epochs that they have seen.
+COUNTED = ("epoch", "iteration", "end_of_dataloader", "remainder")
+INSIDE = ("base_dataloader", "batch_sampler", "sampler")
+MOST_PARTS = 12  # of a loader: an object that answers to every name would have no end
+ORDERLY = ("SequentialSampler", "BatchSampler", "DistributedSampler", "UnpaddedSampler", "BatchSamplerShard")
+
+
+def parts_of(loader: Any) -> list[Any]:
+    """A loader and what is inside of it: samplers, samplers of batches, loaders that another library has wrapped."""
+    found: list[Any] = []
+    todo = [loader]
+    while todo and len(found) < MOST_PARTS:
+        part = todo.pop(0)
+        if part is not None and not any(part is one for one in found):
+            found.append(part)
+            todo += [getattr(part, name, None) for name in INSIDE]
+    return found
+
+
+def order_of(loader: DataLoader[Any]) -> str:
+    """In words, in which order a loader gives its samples."""
+    samplers = [part for part in parts_of(loader) if not isinstance(part, DataLoader)]
+    if any(isinstance(part, RandomSampler) or getattr(part, "shuffle", False) is True for part in samplers):
+        return "shuffled by the loader"
+    own = [type(part).__name__ for part in samplers if type(part).__name__ not in ORDERLY]
+    return f"chosen by the loader's {own[0]}" if own else "as given"
+
+
+def unequal_shares(loader: Any) -> str:
+    """What a sampler does so that all ranks have equally many samples: it repeats some, or leaves some out; else nothing."""
+    for part in parts_of(loader):
+        n, dealt = None, None
+        if isinstance(part, DistributedSampler):
+            n, dealt = len(part.dataset), part.total_size  # type: ignore[arg-type]
+        elif type(part).__name__ == "BatchSamplerShard":  # of accelerate
+            with suppress(TypeError, AttributeError):
+                inner, whole = part.batch_sampler, 1 if part.split_batches else part.num_processes
+                n, each = len(inner.sampler), inner.batch_size * whole
+                up = part.even_batches and not inner.drop_last
+                dealt = n if not (up or inner.drop_last) else (-(-n // each) if up else n // each) * each
+        if n is not None and dealt is not None and dealt != n:
+            does = f"leaves out {n - dealt} of {n} samples"
+            if dealt > n:
+                does = f"repeats {dealt - n} of {n} samples (which count twice)"
+            return f"the loader's {type(part).__name__} {does}, so that all ranks have equally many"
+    return ""
+
+
 _inside: Counter[int] = Counter()  # by thread: how often it is inside a `Randomness`
 _first: list[Callable[[], object]] = []  # puts the generators of the process back to where the first of them found them
 _lock = threading.Lock()
@@ -158,13 +207,15 @@ class Randomness:
     """
 
     def __init__(self, *loaders: Any) -> None:
-        places = []
-        for loader in loaders:
-            batches = getattr(loader, "batch_sampler", None)
-            places += [loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
+        places = [place for loader in loaders for place in parts_of(loader)]
         found = [getattr(place, "generator", None) for place in places]
         generators = [g for g in found if isinstance(g, torch.Generator)]
         self._rewinds: list[Callable[[], object]] = [partial(g.set_state, g.get_state()) for g in generators]
+        for place in places:  # samplers and loaders that count how often they were gone through draw by that number
+            own = getattr(place, "__dict__", {})
+            self._rewinds += [partial(setattr, place, name, own[name]) for name in COUNTED if name in own]
+            if isinstance(loading := getattr(own.get("gradient_state"), "dataloader_references", None), list):
+                self._rewinds.append(partial(loading.__setitem__, slice(None), list(loading)))  # of accelerate
 
     def __enter__(self) -> Randomness:
         me = threading.get_ident()

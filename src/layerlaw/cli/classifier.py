@@ -23,8 +23,10 @@ from layerlaw.cli.inputs import (
 from layerlaw.cli.named import FEATURES, check_features_alone, measured_features
 from layerlaw.cli.preprocessing import class_map as find_map
 from layerlaw.cli.preprocessing import relabeled
+from layerlaw.cli.processes import sharing
 from layerlaw.data import DEFAULT
 from layerlaw.data.labeled import MOMENTS
+from layerlaw.data.sharding import dealt
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import check_place, check_room, json_safe
 from layerlaw.pages import print_comparison, print_record
@@ -34,6 +36,7 @@ from layerlaw.probing import probe as run_probe
 from layerlaw.probing import sites as find_sites
 from layerlaw.probing.classes import NOT_ASKED
 from layerlaw.record import LANGUAGE_MODEL, REGRESSION, Record
+from layerlaw.stats.ranks import rank, world_size
 from layerlaw.verdict import find_modules, judge, law_holds
 from layerlaw.wording import percent
 
@@ -60,6 +63,8 @@ class ResultOptions:
 
     def show(self, record: Record, *facts: str, **more: Any) -> None:
         """Write record and page where they were requested, print the record below the facts; `more` is for scripts."""
+        if rank() > 0:
+            return  # the first process speaks for all
         written = {"record": str(record.save(self.out))} if self.out is not None else {}
         if self.page is not None:
             try:
@@ -76,6 +81,7 @@ class ResultOptions:
 
 
 @command
+@sharing
 def probe(
     where: SiteOptions,
     images: ImageOptions,
@@ -113,10 +119,13 @@ def probe(
 
     MODEL names your own Python code, and that code is run; or a model of a library (timm:resnet18, torchvision:resnet18,
     hf:folder-or-name), whose own preprocessing is used; or a folder of saved features (features:folder), .npy or
-    safetensors files, one per layer, and labels.
+    safetensors files, one per layer, and labels. Under torchrun the processes share the samples; a loader of your own code
+    must deal them itself (layerlaw.data.UnpaddedSampler).
     """
     result.check()
     if where.model.startswith(FEATURES):
+        if world_size() > 1:
+            raise InputError(f"model: expected one process for saved features, got {world_size()}. Leave torchrun out.")
         unasked: Any = {"--data": images, "--weights": weights, "--batchnorm": batchnorm, "--class-map": class_map}
         unasked |= {"--logits": logits, "--null": null, "--parts": parts, "--per-class": per_class}
         unasked |= {"--batch-size": batch_size, "--device": device, "--reduce": where.reduce, "--scores": where.scores}
@@ -136,11 +145,11 @@ def probe(
         raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
     how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
     how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib, "parts": parts, "linear": linear}
-    how["uncertainty"] = uncertainty
+    how |= {"uncertainty": uncertainty, "progress": rank() == 0}
     how["classes"] = _chosen(classes, chosen.class_names, numbers if classes is None else {})
 
     def given_as(pair: Any) -> Any:
-        return relabeled(pair, numbers) if numbers and classes is None and pair is not None else pair
+        return dealt(relabeled(pair, numbers) if numbers and classes is None and pair is not None else pair)
 
     with explained_inputs(network, chosen, images.flat):
         named: Any = {"data_name": data_name if data_name is not None else chosen.name}

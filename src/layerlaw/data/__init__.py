@@ -12,12 +12,13 @@ from layerlaw.data.cifar import load_cifar10
 from layerlaw.data.folder import load_folder
 from layerlaw.data.labeled import Labeled
 from layerlaw.data.mnist import FASHION_MNIST, MNIST, load_idx_set, load_sample
+from layerlaw.data.sharding import UnpaddedSampler
 from layerlaw.data.texts import Text, load_text, text_names
 from layerlaw.errors import DataError, shown
 from layerlaw.files import as_path
 from layerlaw.progress import Progress
 
-__all__ = ["DEFAULT", "Labeled", "Text", "load", "load_text", "names", "text_names"]
+__all__ = ["DEFAULT", "Labeled", "Text", "UnpaddedSampler", "load", "load_text", "names", "text_names"]
 
 DEFAULT = "fashion_mnist_sample"
 Split: TypeAlias = Literal["train", "test"]

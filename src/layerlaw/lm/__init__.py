@@ -46,9 +46,10 @@ from layerlaw.lm.weights import (
     output_embedding,
     vocabulary_of,
 )
+from layerlaw.probing.shards import same_network
 from layerlaw.progress import Progress
 from layerlaw.record import Record
-from layerlaw.stats.ranks import together
+from layerlaw.stats.ranks import Ranks, measured_together
 from layerlaw.threads import WhenBusy, claimed
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
@@ -66,7 +67,7 @@ MOVED = {
 }
 
 
-@together()
+@measured_together
 def probe_lm(
     model: nn.Module | str | os.PathLike[str] | Loaded,
     text: Any,
@@ -86,6 +87,7 @@ def probe_lm(
     device: str | torch.device | None = None,
     memory_gib: float = 2.0,
     seed: int = 0,
+    ranks: Ranks = None,
     busy: WhenBusy = "wait",
     progress: bool | Progress = True,
     **old: Never,
@@ -112,6 +114,7 @@ def probe_lm(
     device      where to run; the model comes back to where it was
     memory_gib  what the statistics may take
     seed        of what is drawn at random: masks, shuffled vocabularies, the sketch, the untrained model
+    ranks       under torchrun, the process group that shares the text; default: all ranks
     busy        where another thread is measuring the model: "wait" until it is free, or "raise"
     """
     renamed("probe_lm", old, MOVED)
@@ -147,6 +150,7 @@ def probe_lm(
     with (
         claimed(network, busy),
         placed(network, device) as home,
+        same_network(network, null=null) as told_of_ranks,
         probing_state(network, "running"),
         quiet_transformers(),
         ExitStack() as stack,
@@ -235,6 +239,7 @@ def probe_lm(
                 with scoring.on(drawn.model) if scoring is not None else nullcontext():
                     twin = run.measure(drawn.model)
         record = record_of_text(network, loaded, run, measured, twin, later)
+        record.notes += told_of_ranks
     mean = None if loss is None else loss.mean
     if loss is not None and loss.failed:
         later.append(f"The model's own loss could not be computed ({loss.failed}).")

@@ -24,7 +24,7 @@ from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.kept_plans import plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
-from layerlaw.probing.shards import check_same_weights, first_batch
+from layerlaw.probing.shards import first_batch, same_network, unequal_notes
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.probing.three_classes import three_classes
@@ -34,7 +34,7 @@ from layerlaw.record import PartRow, Record, SiteRow
 from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import together, world_size
+from layerlaw.stats.ranks import Ranks, measured_together, world_size
 from layerlaw.stats.regression import SiteRegression
 from layerlaw.threads import WhenBusy, claimed
 from layerlaw.verdict.sentences import listed
@@ -53,7 +53,7 @@ MOVED = {
 }
 
 
-@together()
+@measured_together
 def probe(
     model: nn.Module,
     data: Any,
@@ -76,6 +76,7 @@ def probe(
     parts: bool = False,
     memory_gib: float = 2.0,
     seed: int = 0,
+    ranks: Ranks = None,
     busy: WhenBusy = "wait",
     progress: bool | Progress = True,
     **old: Never,
@@ -113,6 +114,7 @@ def probe(
                 each changes ln D (`record.parts`, no points of the law); takes passes over the data of its own
     memory_gib  what statistics and kept features may take; sites are measured in groups that fit
     seed        of what is drawn at random: permuted labels, the untrained network, the order of data sorted by class
+    ranks       under torchrun, the process group over which the data are dealt; default: all ranks
     busy        where another thread is measuring the model: "wait" until it is free, or "raise"
     """
     renamed("probe", old, MOVED)
@@ -133,8 +135,8 @@ def probe(
         claimed(network, busy),
         Randomness(source, test_source) as randomness,
         placed(network, device) as where,
+        same_network(network, batchnorm, null=null) as told_of_ranks,
     ):
-        check_same_weights(network)
         example = first_batch(train)
         if held_out is not None and world_size() > 1:
             first_batch(held_out)
@@ -157,7 +159,7 @@ def probe(
             untrained = prober.measure_untrained(train) if null else None
             record = recorded(prober, train, measured, tested, untrained)
             record.parts, notes = _parts(prober, train) if parts else ([], [])
-            record.notes += notes
+            record.notes += notes + told_of_ranks + unequal_notes(train, held_out)
     record.settings["data_name"] = data_name
     if given.prepared:
         record.settings["inputs"] = given.prepared

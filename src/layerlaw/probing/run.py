@@ -37,7 +37,7 @@ from layerlaw.probing.memory import (
     out_of_memory,
     scatter_bytes,
 )
-from layerlaw.probing.shards import Step, borrowed
+from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt
 from layerlaw.probing.state import State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
@@ -204,7 +204,7 @@ class Prober:
         """The batches with samples of measured classes; all data are added to the fingerprint."""
         self.randomness.rewind()
         alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
-        none = world_size() > 1
+        none, pace = world_size() > 1, Pace(self.network, data, self.device)
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
             look_at_others()
@@ -214,11 +214,18 @@ class Prober:
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
                 _check_normalized_alone(batch.labels, where)
+            pace.go_on(True)
             if len(labels) > 0:
                 none = False
                 yield Step(batch, labels, rows, where)
-        if none and (step := borrowed(data, self.classes, self.device)) is not None:
-            yield step
+            else:
+                pace.forward_only()
+        while pace.go_on(none):
+            if not none:
+                pace.forward_only()
+            elif (step := borrowed(data, self.classes, self.device)) is not None:
+                yield step
+            none = False
 
     def capturing(self, sites: Sequence[Site], consume: Consume) -> Capture:
         """Hooks at the sites."""
@@ -272,6 +279,7 @@ def first_pass(prober: Prober, state: State) -> None:
                 state.first.end(lambda _, where=step.where: where)  # type: ignore[misc]
     if empty:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
+    check_dealt(state.fingerprint, state.label)
     if kept.whole:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
@@ -311,6 +319,9 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
                 for names, features in kept.features(rows):
                     second.update_all(names, features)
                 second.end()
+        pace = Pace(prober.network, state.data, prober.device)
+        while pace.go_on(False):  # others may not have kept all of their features
+            pace.forward_only()
     else:
         _second_forward(prober, state, second)
     with full_precision(), adding_nothing(state.borrowed):

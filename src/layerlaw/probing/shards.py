@@ -1,18 +1,25 @@
-"""Data that are dealt to several processes: one of them may have a single sample, or none."""
+"""One network and its data on several processes: the same weights, and samples of which one process may have none."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerlaw.capture.batches import Batch, Batches
-from layerlaw.errors import DataError, PassError
+from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.hooks import unobserved
+from layerlaw.errors import DataError, InputError, PassError
+from layerlaw.files import sha256
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
-from layerlaw.provenance import parameter_mark
-from layerlaw.stats.ranks import gathered, rank, world_size
+from layerlaw.provenance import DIGEST_BYTES
+from layerlaw.stats.ranks import from_first, gathered, others_go_on, rank, world_size
 
 ENOUGH = 3  # samples, for a dry run
 
@@ -31,14 +38,114 @@ class Step:
     borrowed: bool = False
 
 
-def check_same_weights(network: nn.Module) -> None:
-    """Raise where ranks have networks of different weights: their statistics would be those of no network."""
-    if world_size() > 1 and len(set(gathered(parameter_mark(network)))) > 1:
+@contextmanager
+def same_network(network: nn.Module, batchnorm: str = "running", *, null: bool = False) -> Iterator[list[str]]:
+    """The same network on all ranks: other weights are an error, of other buffers those of rank 0 are used in here.
+
+    Gives notes on what was done. Statistics of different networks would be those of no network.
+    """
+    if null and is_sharded(network):
+        why = "got one that is sharded over the ranks (FSDP, tensor parallel), whose parts cannot be drawn anew alone"
+        cure = "Shard a freshly made network in the same way, and measure that by itself"
+        raise InputError(f"null=True: expected a model that is whole on every rank, {why}. {cure}.")
+    if world_size() == 1:
+        yield []
+        return
+    _check_same_weights(network)
+    with ExitStack() as stack:
+        unused = () if batchnorm == "running" else tuple(_running_statistics(network))
+        buffers = {name: b for name, b in network.named_buffers() if name not in unused and not _elsewhere(b)}
+        differ = _different(buffers)
+        for name in differ:
+            buffer = buffers[name]
+            own, shapes = buffer.detach().clone(), gathered((buffer.dtype, tuple(buffer.shape)))
+            if len(set(shapes)) > 1:
+                raise PassError(f"buffer '{name}': expected one dtype and shape on all ranks, got {set(shapes)}.")
+            stack.callback(_set, buffer, own)
+            _set(buffer, from_first(own))
+        normal = set(differ) <= set(_running_statistics(network))
+        which = "running statistics of BatchNorm differ" if normal else f"buffers ({_some(differ)}) differ"
+        yield [f"The {which} between the {world_size()} ranks: those of rank 0 were used on all."] if differ else []
+
+
+def is_sharded(network: nn.Module) -> bool:
+    """Whether a forward needs other ranks, because they hold parts of the weights (FSDP, tensor parallel)."""
+    whole = any(type(module).__name__ == "FullyShardedDataParallel" for module in network.modules())
+    return whole or any(_elsewhere(parameter) and not parameter.is_meta for parameter in network.parameters())
+
+
+def _check_same_weights(network: nn.Module) -> None:
+    differ = _different({name: p for name, p in network.named_parameters() if not _elsewhere(p)})
+    if differ:
         likely = "seeded otherwise, or loaded from another checkpoint"
-        cure = "Load or broadcast the same weights on all ranks"
+        cure = "Load or broadcast the same weights on all ranks; ranks that hold parts of one model pass ranks=…, the group"
         raise PassError(
-            f"expected the same weights on all {world_size()} ranks, got different ones ({likely}). {cure}."
+            f"expected the same weights on all {world_size()} ranks, got different ones in {_some(differ)} ({likely}). "
+            f"{cure} over which the data are dealt."
         )
+
+
+def _different(tensors: Mapping[str, Tensor]) -> list[str]:
+    """The names of tensors that are not the same on all ranks, or not there on all; of large ones the beginning counts."""
+    most = DIGEST_BYTES // max(1, len(tensors))
+    known = gathered({name: _mark(tensor, most) for name, tensor in tensors.items()})
+    names = dict.fromkeys(name for of_rank in known for name in of_rank)
+    return [name for name in names if len({of_rank.get(name) for of_rank in known}) > 1]
+
+
+def _mark(tensor: Tensor, most: int) -> str:
+    """Its dtype, shape and a checksum of at most so many bytes, which is left out where there are none to be read."""
+    kind = f"{tensor.dtype} {tuple(tensor.shape)}"
+    try:
+        start = tensor.detach().reshape(-1)[: max(1, most // tensor.element_size())]
+        return f"{kind} {sha256([start.cpu().contiguous().view(torch.uint8).numpy()])}"
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):  # some quantized weights
+        return kind
+
+
+def _elsewhere(tensor: Tensor) -> bool:
+    """Whether a tensor is put away, or only a part of it is here."""
+    return tensor.is_meta or hasattr(tensor, "full_tensor") or type(tensor).__name__ == "FlatParameter"
+
+
+def _running_statistics(network: nn.Module) -> Iterator[str]:
+    """The names of BatchNorm's buffers."""
+    for name, module in network.named_modules():
+        if isinstance(module, _BatchNorm):
+            yield from (f"{name}.{key}".lstrip(".") for key in module._buffers)
+
+
+def _set(buffer: Tensor, content: Tensor) -> None:
+    with torch.no_grad():
+        buffer.copy_(content)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+
+
+def check_dealt(fingerprint: Fingerprint, label: str) -> None:
+    """Raise where several ranks have the same samples, each of which would count several times."""
+    if world_size() == 1 or not (alike := fingerprint.ranks_alike()):
+        return
+    ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
+    times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
+    several = f"got the same {n} on ranks {ranks}" if rank() in alike[0] else f"got the same on ranks {ranks}"
+    deal = "DataLoader(…, sampler=layerlaw.data.UnpaddedSampler(dataset)), or tensors as (x[rank::n], y[rank::n])"
+    cure = f"Deal them: {deal}. Ranks that hold parts of one model pass ranks=…, the group over which data are dealt"
+    raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
+
+
+def unequal_notes(*all_data: Batches | None) -> list[str]:
+    """A note where a sampler repeats samples or leaves some out to be fair to all ranks; rank 0 also warns of it."""
+    notes = []
+    for data in all_data:
+        if data is not None and data.unequal:
+            cure = "With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
+            notes.append(f"{data.where}: {data.unequal}. {cure}.")
+            if rank() == 0:
+                warnings.warn(f"layerlaw: {notes[-1]}", stacklevel=4)
+    return notes
 
 
 def first_batch(data: Batches) -> Batch:
@@ -67,3 +174,23 @@ def borrowed(data: Batches, classes: Classes | Targets, device: torch.device | N
     else:
         labels = torch.arange(len(batch.labels), device=batch.labels.device) % classes.K  # theirs may not be measured
     return Step(batch, labels, None, where, borrowed=True)
+
+
+class Pace:
+    """Ranks that must forward equally often, because each holds a part of the weights: one that has nothing more to count
+    forwards as long as others do. Other networks go on alone."""
+
+    def __init__(self, network: nn.Module, data: Batches, device: torch.device | None) -> None:
+        self.network, self.data, self.device = network, data, device
+        self.together = world_size() > 1 and is_sharded(network)
+
+    def go_on(self, mine: bool) -> bool:
+        """Whether there is another forward: this rank's own, or any other's where they keep pace."""
+        return others_go_on(mine) if self.together else mine
+
+    def forward_only(self) -> None:
+        """A forward for the sake of the others, of which nothing is counted."""
+        if self.together and self.data.spare is not None:
+            here = self.data.spare.to(self.device).copy()
+            with unobserved():
+                self.network(*here.args, **here.kwargs)

@@ -1,35 +1,51 @@
-"""Statistics over the ranks of a torchrun job: one flat all-reduce per pass; an error on one rank reaches all of them."""
+"""Statistics over the ranks of a torchrun job, or of a process group in it: one flat all-reduce per pass; an error on one
+rank reaches all of them, and so does that one of them never came."""
 
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import count
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerlaw.errors import LayerlawError, PassError, RankError
+from layerlaw.errors import InputError, LayerlawError, PassError, RankError
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Ranks: TypeAlias = Any  # a process group of torch.distributed; where torch was built without, there is no such class
 LONGEST = 2000  # bytes of an error that other ranks are told
 LOOK_EVERY = 1.0  # seconds between looks at whether another rank failed, during a pass
 LET_GO = 10.0  # seconds to wait at exit for threads of the group
+MEETING, PATIENCE = (
+    45.0,
+    "LAYERLAW_RANK_TIMEOUT",
+)  # seconds within which all ranks come, and the variable that says others
+_group: Ranks = None  # the processes that measure together; `None`: all of the job
 
 
 def world_size() -> int:
     """How many processes measure together."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size(_group) if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process."""
-    return dist.get_rank() if world_size() > 1 else 0
+    """The number of this process among those that measure together."""
+    return dist.get_rank(_group) if world_size() > 1 else 0
+
+
+def place(ranks: Ranks = None) -> tuple[int, int]:
+    """The number of this process in a group, and how many it has; by default in that which measures, or the whole job."""
+    _check_group(ranks)
+    return (rank(), world_size()) if ranks is None else (dist.get_rank(ranks), dist.get_world_size(ranks))
 
 
 _nothing = False
@@ -90,8 +106,29 @@ def gathered(mine: T) -> list[T]:
     return [pickle.loads(row[:n].cpu().numpy().tobytes()) for row, n in zip(rows, sizes.tolist(), strict=True)]
 
 
+def from_first(tensor: Tensor) -> Tensor:
+    """The tensor of rank 0, bit by bit; those of all ranks have one shape and one dtype."""
+    if world_size() == 1:
+        return tensor
+    content = tensor.detach().contiguous().reshape(-1).view(torch.uint8).to(_device(), copy=True)
+    if rank() != 0:
+        content.zero_()
+    if _job is not None:
+        _job.meet(content.numel())
+    _added_up(content)
+    return content.to(tensor.device).view(tensor.dtype).reshape(tensor.shape)
+
+
+def others_go_on(mine: bool) -> bool:
+    """Whether any rank goes on; all ranks must say whether they do."""
+    going = torch.tensor([float(mine)], dtype=torch.float64)
+    all_reduce([going], always=True)
+    return float(going) > 0
+
+
 def _device() -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+    cuda = dist.get_backend(_group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
 _held: list[Tensor] = []
@@ -105,7 +142,7 @@ def _added_up(tensor: Tensor) -> None:
     """
     _held[:] = [*filter(_in_use, _held), tensor]
     try:
-        dist.all_reduce(tensor)
+        dist.all_reduce(tensor, group=_group)
     except RuntimeError as error:
         said = " ".join(str(error).split())[:300]
         why = "another process of this job is gone or does not answer; look at what it said"
@@ -129,16 +166,54 @@ def _wait_until_let_go() -> None:
 class _Job:
     """Ranks that measure together, from the first to the last collective call.
 
-    Before every collective call all tell how they are, in a call of fixed size: a rank that failed comes to that meeting
-    and to no other, so that nobody waits for it. So that ranks in the middle of a pass hear of it too, it leaves a word in
-    the store of the job, where they look from batch to batch.
+    They meet in the store of the job first, which needs no collective call: where some do not come, nobody waits for them
+    for ever. Before every collective call all tell how they are, in a call of fixed size: a rank that failed comes to that
+    meeting and to no other, so that nobody waits for it. So that ranks in the middle of a pass hear of it too, it leaves a
+    word in the store, where they look from batch to batch.
     """
 
-    def __init__(self, number: int) -> None:
-        self._key, self._looked, self.over = f"layerlaw error {number}", time.monotonic(), False
+    def __init__(self) -> None:
+        members = dist.get_process_group_ranks(_group)
+        who = f"{getattr(_group, 'group_name', '')} {members}"  # two groups may share the store
+        self._looked, self.over = time.monotonic(), False
         self._store: Any = None
         with suppress(Exception):  # without one, ranks hear of errors at their next meeting
             self._store = dist.distributed_c10d._get_default_store()
+        name = f"layerlaw {who} {_meetings[who]}"
+        self._key = f"{name} error"
+        if self._store is not None:
+            try:
+                self._gather_at(name, members)
+            except RuntimeError as error:  # of the store
+                said = " ".join(str(error).split())[:300]
+                raise RankError(f"rank {rank()}: expected the store of this job to answer, got {said}.") from error
+            with suppress(Exception):  # not every store deletes
+                self._store.delete_key(f"{name} {rank()}")
+        _meetings[who] += 1  # by now all have come: those who did not would otherwise count differently
+
+    def _gather_at(self, name: str, members: list[int]) -> None:
+        """Wait until all ranks have come; some that do not come in time are an error."""
+        store, size, me = self._store, world_size(), rank()
+        patience, pause = _patience(), 0.001
+        until = time.monotonic() + patience
+        store.set(f"{name} {me}", "here")
+        if store.add(f"{name} came", 1) == size:
+            store.set(f"{name} all", "here")
+        while not store.check([f"{name} all"]):
+            if time.monotonic() > until:
+                here = [store.check([f"{name} {r}"]) and store.get(f"{name} {r}") == b"here" for r in range(size)]
+                store.set(f"{name} {me}", "gone")
+                if store.add(f"{name} came", -1) == size - 1:
+                    return  # the last one came in this very moment
+                missing = [str(members[r]) for r in range(size) if not here[r]]
+                which = f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not come" if missing else "some left"
+                cure = "Call it on all of them (one may save what all get), or name those that measure with ranks=…"
+                raise RankError(
+                    f"rank {members[me]}: expected all {size} ranks to measure together, but {which} within "
+                    f"{patience:g} seconds. {cure}; {PATIENCE}=600 waits longer."
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)
 
     def meet(self, size: int = 0, error: BaseException | None = None) -> None:
         """Tell all ranks how this one is; raises where another failed, or is about to send something of another size."""
@@ -184,7 +259,18 @@ class _Job:
 
 
 _job: _Job | None = None
-_numbers = count()
+_meetings: Counter[str] = Counter()  # by group, how often its ranks have met
+
+
+def _patience() -> float:
+    given = os.environ.get(PATIENCE) or str(MEETING)
+    try:
+        found = float(given)
+    except ValueError:
+        found = -1.0
+    if not found > 0:
+        raise InputError(f"{PATIENCE}: expected a number of seconds, got {given!r}.")
+    return found
 
 
 def in_words(error: BaseException) -> str:
@@ -199,22 +285,57 @@ def look_at_others() -> None:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def together(ranks: Ranks = None) -> Iterator[None]:
     """Ranks that measure together: an error that one of them raises in here is raised on all of them, as a `RankError`.
 
-    All ranks must come in, as often as each other. Nobody leaves before all are done.
+    `ranks` is their process group, by default all ranks of the job. All of them must come in, as often as each other. Nobody
+    leaves before all are done.
     """
-    global _job
-    if world_size() == 1 or _job is not None:
+    global _job, _group
+    _check_group(ranks)
+    if _job is not None:
         yield
         return
-    _job = job = _Job(next(_numbers))
+    before, _group = _group, ranks
     try:
-        yield
-        job.meet()
-    except BaseException as error:
-        if not job.over:
-            job.tell(error)
-        raise
+        if world_size() == 1:
+            yield
+            return
+        _job = job = _Job()
+        try:
+            yield
+            job.meet()
+        except BaseException as error:
+            if not job.over:
+                job.tell(error)
+            raise
+        finally:
+            _job = None
     finally:
-        _job = None
+        _group = before
+
+
+def measured_together(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that all ranks of its argument `ranks` call at once (see `together`)."""
+
+    @wraps(function)
+    def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+        with together(kwargs.get("ranks")):
+            return function(*args, **kwargs)
+
+    return measured
+
+
+def _check_group(ranks: Ranks) -> None:
+    """`None`, or a process group that this process is in."""
+    if ranks is None:
+        return
+    expected = "ranks: expected a process group of torch.distributed such as mesh['data'].get_group()"
+    if not (dist.is_available() and dist.is_initialized()):
+        raise InputError(f"{expected}, got {type(ranks).__name__} in a job without process groups.")
+    if ranks is dist.GroupMember.NON_GROUP_MEMBER:
+        raise InputError(
+            f"{expected}, got one that rank {dist.get_rank()} is not in. Only its members measure: leave the call out here."
+        )
+    if not isinstance(ranks, dist.ProcessGroup):
+        raise InputError(f"{expected}, got {type(ranks).__name__}.")

@@ -1,0 +1,84 @@
+"""Data dealt to the ranks of a job: every sample to one of them, none twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from io import BytesIO
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset, Sampler, Subset
+
+from layerlaw.data.prepared import Prepared
+from layerlaw.errors import DataError
+from layerlaw.files import sha256
+from layerlaw.stats.ranks import Ranks, gathered, place
+
+FIRST = 16  # samples by which data of several processes are told apart
+
+
+class UnpaddedSampler(Sampler[int]):
+    """Deals a data set to the ranks of a job, every sample to one of them: rank r of n gets the samples r, r + n, r + 2n, …
+
+    A `DistributedSampler` repeats some samples, or leaves some out, so that all ranks have equally many: good for training,
+    wrong for measuring. Here some ranks have one sample less. In a single process it gives all of them.
+
+    dataset     what is dealt; its length is all that matters
+    ranks       the process group that it is dealt to; default: all ranks of the job
+
+    >>> list(UnpaddedSampler(range(5)))
+    [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, dataset: Sized, *, ranks: Ranks = None) -> None:
+        if not hasattr(dataset, "__len__"):
+            raise DataError(f"dataset: expected one of known length, got {type(dataset).__name__}.")
+        at, size = place(ranks)
+        self._mine = range(at, len(dataset), size)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._mine)
+
+    def __len__(self) -> int:
+        return len(self._mine)
+
+
+def dealt(data: Any) -> Any:
+    """The share of this process of data that all processes have whole: a pair of tensors, or a data set.
+
+    Those that already differ from process to process are given back as they are, and so are loaders, streams and other
+    kinds: they deal for themselves, and where they do not, `probe` says so.
+
+    >>> dealt((torch.zeros(3, 2), torch.arange(3)))[1]
+    tensor([0, 1, 2])
+    """
+    at, size = place()
+    pair = isinstance(data, tuple) and bool(data) and all(isinstance(one, Tensor) and one.dim() for one in data)
+    placed = isinstance(data, Dataset) and hasattr(data, "__len__")
+    if size == 1 or len(set(gathered(_beginning(data) if pair or placed else None))) > 1:
+        return data
+    if pair:
+        return tuple(one[at::size] for one in data)
+    if placed:
+        mine = list(UnpaddedSampler(data))
+        return data.at(torch.tensor(mine)) if isinstance(data, Prepared) else Subset(data, mine)
+    return data
+
+
+def _beginning(data: Any) -> tuple[int, str]:
+    """How many samples there are, and a checksum of the first, left out where they are another time others."""
+    if isinstance(data, tuple):
+        return len(data[0]), _checksum([one[:FIRST] for one in data])
+    once, again = (_checksum([data[i] for i in range(min(FIRST, len(data)))]) for _ in range(2))
+    return len(data), once if once == again else ""
+
+
+def _checksum(items: list[Any]) -> str:
+    content = BytesIO()
+    try:
+        torch.save(tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, items), content)
+    except Exception:  # what a data set gives may be anything
+        return ""
+    return sha256([content.getvalue()])

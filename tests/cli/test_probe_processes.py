@@ -1,0 +1,75 @@
+"""`layerlaw probe` under torchrun: two processes share the samples and leave the record of one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import layerlaw
+from test_cli import IMAGES, MODEL
+
+from layerlaw.record import Record
+
+OWN_LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+
+def with_loader():
+    network, (x, y) = with_data()
+    return network, DataLoader(TensorDataset(x, y), batch_size=50)
+"""
+
+
+def on_two(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`layerlaw …` in two processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "layerlaw"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pair = subprocess.Popen([*command, *arguments], cwd=cwd, env=environment, **pipes)
+    try:
+        said, errors = pair.communicate(timeout=120)
+    finally:
+        pair.terminate()  # it ends its workers; a plain kill would leave them
+        pair.wait(60)
+    return subprocess.CompletedProcess(command, pair.returncode, said, errors)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("processes")
+    (path / "model.py").write_text(MODEL + OWN_LOADER)
+    return path
+
+
+def test_two_processes_measure_what_one_measures(folder: Path) -> None:
+    options = ("probe", "model.py:make", *IMAGES[:-1], "--classes", "0,1,2,3,5", "--no-uncertainty")
+    layerlaw(*options, "--out", "one.json", cwd=folder)
+    done = on_two(*options, "--out", "two.json", "--page", "two.html", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["record"] == "two.json"  # one object: the second process is silent
+    assert (folder / "two.html").exists()
+    one, two = Record.load(folder / "one.json"), Record.load(folder / "two.json")
+    assert two.provenance["processes"] == 2
+    assert (one.counts, one.test_counts, one.classes) == (two.counts, two.test_counts, two.classes)
+    assert one.columns == two.columns
+    for column in one.columns:
+        left, right = (np.array(record.column(column), dtype=float) for record in (one, two))
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-9, err_msg=column)
+    assert one.settings == two.settings
+
+
+def test_a_loader_of_the_users_own_that_does_not_deal_is_an_error_of_one_line(folder: Path) -> None:
+    done = on_two("probe", "model.py:with_loader", "--json", cwd=folder)
+    assert done.returncode == 1
+    assert (
+        "expected every sample on one rank, got the same 120 on ranks 0 and 1"
+        in json.loads(done.stdout)["error"]["message"]
+    )
+    assert "rank 1: error: data: expected every sample on one rank" in done.stderr
+
+
+def test_saved_features_are_for_one_process(monkeypatch: pytest.MonkeyPatch, refused) -> None:
+    monkeypatch.setattr("layerlaw.cli.classifier.world_size", lambda: 2)
+    assert "expected one process for saved features, got 2" in refused("probe", "features:folder")

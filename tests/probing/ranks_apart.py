@@ -1,0 +1,247 @@
+"""One of two processes that have other buffers, the same data, unequal batches, parts of one model, or that never come:
+`ranks_apart.py RANK PORT FOLDER` (see test_ranks_apart)."""
+
+import copy
+import datetime
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import layerlaw as ll
+from layerlaw.data import UnpaddedSampler
+from layerlaw.data.sharding import dealt
+
+K, N = 3, 61
+LABELS = torch.arange(N) % K
+INPUTS = torch.randn(N, 6, generator=torch.Generator().manual_seed(0)) + 2 * nn.functional.one_hot(LABELS, 6)
+DATASET = TensorDataset(INPUTS, LABELS)
+QUIET: dict[str, Any] = {"progress": False, "uncertainty": False}
+STREAMED = {**QUIET, "memory_gib": 2.5e-6}
+Data = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU()),
+        nn.Sequential(nn.Linear(8, 8), nn.ReLU()),
+        nn.Linear(8, K),
+    )
+
+
+def trained(rank: int) -> nn.Sequential:
+    """The same weights, but for each rank running statistics of its own, as DDP leaves them."""
+    found = network().train()
+    for _ in range(3):
+        found(INPUTS[rank::2] + rank)
+    return found
+
+
+def shares(rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return INPUTS[rank::world], LABELS[rank::world]
+
+
+def batches(*cuts: tuple[int, int]) -> Data:
+    return [(INPUTS[a:b], LABELS[a:b]) for a, b in cuts]
+
+
+def uneven(name: str, rank: int) -> tuple[Data, dict[str, Any]]:
+    """Data of which the first rank has more batches than the second, or the second none; and how they are measured."""
+    first, second = batches((0, 20), (20, 40), (40, 50)), batches((50, 61))
+    if name == "none":
+        first, second = first + second, []
+    if name == "skipped":  # of which a batch has no measured class
+        first = [(INPUTS[LABELS < 2][:20], LABELS[LABELS < 2][:20]), (INPUTS[LABELS == 2], LABELS[LABELS == 2])]
+        second = [(INPUTS[LABELS == 2][:5] + 1, LABELS[LABELS == 2][:5])]
+        second += [(INPUTS[LABELS < 2][20:][i : i + 7], LABELS[LABELS < 2][20:][i : i + 7]) for i in (0, 7, 14)]
+    how = {
+        "kept": QUIET,
+        "streamed": STREAMED,
+        "kept by one": {**QUIET, "memory_gib": 4.8e-6},
+        "none": {**STREAMED, "parts": True},
+        "skipped": {**QUIET, "classes": [0, 1]},
+    }[name]
+    return (second if rank else first), how
+
+
+EXACT = {"float64": (torch.float64, QUIET), "float32, streamed": (torch.float32, STREAMED)}
+UNEVEN = ("kept", "streamed", "kept by one", "none", "skipped")
+
+
+def sharded() -> nn.Module:
+    """A network whose weights are spread over the ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    found, mesh = network(), init_device_mesh("cpu", (2,))
+    for part in found:
+        fully_shard(part, mesh=mesh)
+    fully_shard(found, mesh=mesh)
+    return found
+
+
+def tensor_parallel() -> tuple[nn.Module, Any]:
+    """A network whose layers are cut into halves, and the group of ranks with the same half: each one alone."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+    found = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, K))
+    found.load_state_dict(plain().state_dict())
+    parallelize_module(found, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return found, mesh["data"].get_group()
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, K))
+
+
+PARALLEL_SITES = ["2", "3"]  # where every rank has whole features
+
+
+class Failing:
+    """Data whose second batch fails."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        yield INPUTS[:10], LABELS[:10]
+        raise ValueError("a picture that is none")
+
+
+def with_accelerate(rank: int) -> dict[str, Any]:
+    """Which samples a loader of accelerate gives in its next epochs, without and with probes in between."""
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    def loader() -> Any:
+        prepared = Accelerator(
+            cpu=True, dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=5)
+        )
+        given = DataLoader(TensorDataset(INPUTS, LABELS, torch.arange(N)), batch_size=10, shuffle=True)
+        return prepared.prepare(given), prepared
+
+    def epoch(loader: Any) -> list[int]:
+        return [int(i) for batch in loader for i in batch[2]]
+
+    found: dict[str, Any] = {}
+    untouched, _ = loader()
+    found["without"] = [epoch(untouched) for _ in range(3)]
+    probed, accelerator = loader()
+    found["with"] = [epoch(probed)]
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            record = ll.probe(plain(), probed, labels=1, **STREAMED)
+        found["with"].append(epoch(probed))
+    found["open loaders"] = len([one for one in accelerator.gradient_state.dataloader_references if one is not None])
+    found["warned"] = [str(one.message) for one in caught if "layerlaw" in str(one.message)]
+    return found | {"order": record.settings["order"], "notes": record.notes, "counts": record.counts}
+
+
+def main(rank: int, port: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true"}
+    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
+    told: dict[str, Any] = {}
+
+    def attempt(name: str, *given: Any, **how: Any) -> None:
+        began = time.monotonic()
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                record = ll.probe(*given, **QUIET | how)
+            told[name] = {"error": "", "notes": record.notes, "counts": record.counts}
+            told[name]["warned"] = [str(one.message) for one in caught if "layerlaw" in str(one.message)]
+            record.save(folder / f"{name} {rank}.json")
+        except ll.LayerlawError as error:
+            told[name] = {"error": type(error).__name__, "words": str(error), "seconds": time.monotonic() - began}
+
+    def loaded(sampler: Callable[..., Any], **how: Any) -> DataLoader:
+        return DataLoader(DATASET, batch_size=8, sampler=sampler(DATASET, **how))
+
+    model = trained(rank)
+    own = copy.deepcopy(model.state_dict())
+    attempt("buffers", model, shares(rank, 2))
+    told["buffers"]["restored"] = all(torch.equal(own[key], value) for key, value in model.state_dict().items())
+    attempt("buffers of batches", model, shares(rank, 2), batchnorm="batch", batch_size=20)
+    model = network()
+    nn.init.constant_(model[1][0].bias, rank)
+    attempt("weights", model, shares(rank, 2))
+
+    attempt("padded", network(), loaded(DistributedSampler, shuffle=False))
+    attempt("left out", network(), loaded(DistributedSampler, shuffle=True, drop_last=True))
+    attempt("unpadded", network(), loaded(UnpaddedSampler), test=loaded(UnpaddedSampler))
+
+    attempt("the same", network(), (INPUTS, LABELS))
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(rank))
+    attempt(
+        "the same, mixed", network(), [(INPUTS[order[i : i + 10]], LABELS[order[i : i + 10]]) for i in range(0, N, 10)]
+    )
+    attempt("the same test data", network(), shares(rank, 2), test=(INPUTS, LABELS))
+
+    loader = DataLoader(DATASET)
+    told["dealt"] = {
+        "pair": torch.equal(dealt((INPUTS, LABELS))[0], INPUTS[rank::2]),
+        "own pair": len(dealt(shares(rank, 2))[0]) == len(INPUTS[rank::2]),
+        "data set": len(dealt(DATASET)) == len(INPUTS[rank::2]),
+        "own data set": len(dealt(TensorDataset(*(part[30 * rank : 30 * rank + 30] for part in (INPUTS, LABELS)))))
+        == 30,
+        "loader": dealt(loader) is loader,
+    }
+
+    both, first = dist.new_group([0, 1]), dist.new_group([0])
+    attempt("a group of all", network(), shares(rank, 2), ranks=both)
+    if rank == 0:
+        attempt("a group of one", network(), (INPUTS, LABELS), ranks=first)
+    else:
+        attempt("not a member", network(), (INPUTS, LABELS), ranks=first)
+    for name, (dtype, how) in EXACT.items():
+        every = [(x.to(dtype), y) for x, y in batches(*((i, i + 10) for i in range(0, N, 10)))]
+        if rank == 0:
+            attempt(f"one, {name}", network().to(dtype), every, ranks=first, **how)
+        attempt(f"two, {name}", network().to(dtype), every[rank::2], **how)
+    attempt("no group", network(), (INPUTS, LABELS), ranks=[0, 1])
+    halves, alone = tensor_parallel()
+    attempt("tensor parallel", halves, (INPUTS, LABELS), ranks=alone, sites=PARALLEL_SITES)
+    attempt("tensor parallel, no group", halves, (INPUTS, LABELS), sites=PARALLEL_SITES)
+
+    parts = sharded()
+    for name in UNEVEN:
+        data, how = uneven(name, rank)
+        attempt(f"uneven, {name}", parts, data, **how)
+    attempt("null", parts, shares(rank, 2), null=True)
+    attempt("uneven, failing", parts, Failing() if rank else batches((0, 20), (20, 40), (40, 60)), **STREAMED)
+    attempt("uneven, again", parts, *uneven("kept", rank)[:1])
+
+    os.environ["LAYERLAW_RANK_TIMEOUT"] = "2"
+    if rank == 0:
+        attempt("alone", network(), shares(rank, 2))
+        attempt("alone again", network(), shares(rank, 2))
+    dist.barrier()
+    attempt("after that", network(), shares(rank, 2))
+    os.environ["LAYERLAW_RANK_TIMEOUT"] = "soon"
+    attempt("nonsense", network(), shares(rank, 2))
+    del os.environ["LAYERLAW_RANK_TIMEOUT"]
+    try:
+        told["accelerate"] = with_accelerate(rank)
+    except ImportError:
+        told["accelerate"] = None
+    (folder / f"told {rank}.json").write_text(json.dumps(told))
+    sys.stdout.flush()
+    dist.barrier()
+    os._exit(0)  # a sharded model keeps a group of its own alive, whose threads may abort Python while it shuts down
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

@@ -1,0 +1,195 @@
+"""Two processes that do not agree: in their buffers, weights, data, numbers of batches, or in coming at all."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks_apart import EXACT, INPUTS, LABELS, PARALLEL_SITES, QUIET, UNEVEN, network, plain, trained, uneven
+from test_ranks import free_port
+
+import layerlaw as ll
+from layerlaw.data import UnpaddedSampler
+from layerlaw.errors import DataError
+
+SCRIPT = Path(__file__).with_name("ranks_apart.py")
+COUNTS = torch.bincount(LABELS).tolist()
+SOON = 12.0  # seconds, of a busy machine
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, port = tmp_path_factory.mktemp("apart"), str(free_port())
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(SCRIPT)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    ranks = [subprocess.Popen([*command, str(r), port, str(folder)], env=environment, **pipes) for r in range(2)]
+    try:
+        said = [process.communicate(timeout=120)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
+    return folder
+
+
+def told(folder: Path, name: str) -> list[dict[str, Any]]:
+    """What both ranks say of a case."""
+    return [json.loads((folder / f"told {rank}.json").read_text())[name] for rank in range(2)]
+
+
+def assert_measured_as(folder: Path, name: str, expected: ll.Record, ranks: tuple[int, ...] = (0, 1)) -> None:
+    for rank in ranks:
+        record = ll.Record.load(folder / f"{name} {rank}.json")
+        assert record.columns == expected.columns
+        assert record.counts == expected.counts
+        assert record.accuracy == pytest.approx(expected.accuracy)
+        for column in expected.columns:
+            left, right = (np.array(one.column(column), dtype=float) for one in (record, expected))
+            np.testing.assert_allclose(left, right, rtol=2e-5, atol=1e-10, err_msg=f"{name}, {column}")
+
+
+def test_other_running_statistics_give_the_record_of_the_first_rank_and_stay_as_they_were(folder: Path) -> None:
+    assert_measured_as(folder, "buffers", ll.probe(trained(0), (INPUTS, LABELS), **QUIET))
+    for one in told(folder, "buffers"):
+        assert one["restored"]
+        assert one["notes"] == [
+            "The running statistics of BatchNorm differ between the 2 ranks: those of rank 0 were used on all."
+        ]
+
+
+def test_running_statistics_that_are_not_used_need_no_word(folder: Path) -> None:
+    assert [one["notes"] for one in told(folder, "buffers of batches")] == [[], []]
+
+
+def test_another_weight_is_an_error_that_names_it(folder: Path) -> None:
+    for one in told(folder, "weights"):
+        assert one["error"] == "PassError"
+        assert "expected the same weights on all 2 ranks, got different ones in '1.0.bias'" in one["words"]
+
+
+def test_a_padded_sampler_is_told_loudly(folder: Path) -> None:
+    first, second = told(folder, "padded")
+    words = "data: the loader's DistributedSampler repeats 1 of 61 samples (which count twice)"
+    assert first["notes"][0].startswith(words)
+    assert "layerlaw.data.UnpaddedSampler(dataset)" in first["notes"][0]
+    assert [words in warning for warning in first["warned"]] == [True]
+    assert second["notes"] == first["notes"]
+    assert second["warned"] == []  # the first speaks for all
+    for one in told(folder, "left out"):
+        assert "the loader's DistributedSampler leaves out 1 of 61 samples" in one["notes"][0]
+
+
+def test_an_unpadded_sampler_counts_every_sample_once(folder: Path) -> None:
+    assert_measured_as(folder, "unpadded", ll.probe(network(), (INPUTS, LABELS), test=(INPUTS, LABELS), **QUIET))
+    assert [one["notes"] + one["warned"] for one in told(folder, "unpadded")] == [[], []]
+    assert ll.Record.load(folder / "unpadded 0.json").settings["order"] == "as given"
+    assert list(UnpaddedSampler(range(4))) == [0, 1, 2, 3]
+    with pytest.raises(DataError, match="expected one of known length, got generator"):
+        UnpaddedSampler(i for i in range(3))  # type: ignore[arg-type]
+
+
+def test_data_that_all_have_whole_are_dealt_and_others_left_alone(folder: Path) -> None:
+    for one in told(folder, "dealt"):
+        assert all(one.values()), one
+
+
+@pytest.mark.parametrize(
+    ("name", "where"), [("the same", "data"), ("the same, mixed", "data"), ("the same test data", "test")]
+)
+def test_the_same_data_on_two_ranks_are_an_error(name: str, where: str, folder: Path) -> None:
+    for one in told(folder, name):
+        assert one["error"] == "DataError"
+        assert one["words"].startswith(f"{where}: expected every sample on one rank, got the same 61 on ranks 0 and 1")
+        assert "UnpaddedSampler" in one["words"]
+
+
+def test_a_process_group_measures_without_the_other_ranks(folder: Path) -> None:
+    expected = ll.probe(network(), (INPUTS, LABELS), **QUIET)
+    assert_measured_as(folder, "a group of all", expected)
+    assert_measured_as(folder, "a group of one", expected, (0,))
+    assert ll.Record.load(folder / "a group of one 0.json").provenance["processes"] == 1
+    assert "got one that rank 1 is not in" in json.loads((folder / "told 1.json").read_text())["not a member"]["words"]
+    for one in told(folder, "no group"):
+        assert one["words"].startswith("ranks: expected a process group of torch.distributed")
+
+
+@pytest.mark.parametrize("name", list(EXACT))
+def test_the_same_batches_on_one_rank_or_two_give_the_same_record_to_twelve_digits(name: str, folder: Path) -> None:
+    one, two = (ll.Record.load(folder / f"{many}, {name} 0.json") for many in ("one", "two"))
+    assert (one.columns, one.counts, one.accuracy) == (two.columns, two.counts, two.accuracy)
+    for column in one.columns:
+        left, right = (np.array(record.column(column), dtype=float) for record in (one, two))
+        np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-14, err_msg=column)
+
+
+def test_tensor_parallel_ranks_measure_by_the_group_of_their_data(folder: Path) -> None:
+    expected = ll.probe(plain(), (INPUTS, LABELS), **QUIET, sites=PARALLEL_SITES)
+    assert_measured_as(folder, "tensor parallel", expected)
+    for one in told(folder, "tensor parallel, no group"):
+        assert (one["error"], "Ranks that hold parts of one model pass ranks=" in one["words"]) == ("DataError", True)
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_sharded_ranks_with_unequal_batches_give_the_record_of_one(name: str, folder: Path) -> None:
+    (first, how), (second, _) = uneven(name, 0), uneven(name, 1)
+    assert len(first) != len(second)
+    assert_measured_as(folder, f"uneven, {name}", ll.probe(network(), first + second, **how))
+    kept = [ll.Record.load(folder / f"uneven, {name} {rank}.json").settings["one_forward"] for rank in range(2)]
+    assert kept == {"kept": [True, True], "kept by one": [False, True], "skipped": [True, True]}.get(name, [False] * 2)
+
+
+def test_data_that_fail_on_one_of_the_sharded_ranks_are_an_error_on_both(folder: Path) -> None:
+    first, second = told(folder, "uneven, failing")
+    assert (first["error"], second["error"]) == ("RankError", "DataError")
+    assert "rank 1: DataError: data, batch 1: the data failed with ValueError" in first["words"]
+    assert first["seconds"] < SOON
+    assert [one["error"] for one in told(folder, "uneven, again")] == ["", ""]
+
+
+def test_an_untrained_copy_of_a_sharded_network_is_a_clear_error(folder: Path) -> None:
+    for one in told(folder, "null"):
+        assert one["error"] == "InputError"
+        assert one["words"].startswith(
+            "null=True: expected a model that is whole on every rank, got one that is sharded"
+        )
+
+
+def test_a_rank_that_measures_alone_is_told_soon_and_all_may_measure_after_that(folder: Path) -> None:
+    told_first = json.loads((folder / "told 0.json").read_text())
+    for name in ("alone", "alone again"):
+        assert told_first[name]["error"] == "RankError"
+        assert (
+            "rank 0: expected all 2 ranks to measure together, but rank 1 did not come within 2 s"
+            in (told_first[name]["words"])
+        )
+        assert 2 <= told_first[name]["seconds"] < SOON
+    assert_measured_as(folder, "after that", ll.probe(network(), (INPUTS, LABELS), **QUIET))
+    for one in told(folder, "nonsense"):
+        assert one["words"] == "LAYERLAW_RANK_TIMEOUT: expected a number of seconds, got 'soon'."
+
+
+def test_without_a_word_a_lone_rank_waits_less_than_a_minute() -> None:
+    from layerlaw.stats.ranks import MEETING
+
+    assert MEETING < 60
+
+
+def test_the_next_epoch_of_a_loader_of_accelerate_is_what_it_would_be(folder: Path) -> None:
+    both = told(folder, "accelerate")
+    if None in both:
+        pytest.skip("accelerate is not installed")
+    for one in both:
+        epochs = one["without"]
+        assert len({tuple(epoch) for epoch in epochs}) == 3
+        assert one["with"] == epochs
+        assert one["open loaders"] == 0
+        assert one["order"] == "shuffled by the loader"
+        assert one["notes"][0].startswith("data: the loader's BatchSamplerShard repeats 19 of 61 samples")
+        assert sum(one["counts"]) == 80
