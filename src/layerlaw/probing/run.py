@@ -188,9 +188,8 @@ class Prober:
         if wide:
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
             SlicedProbe(self, wide, data, label, split, reference).measure(dealer, memory, plane=plane)
-            split.around, split.scatters = (
-                {site: some[site] for site in sites} for some in (split.around, split.scatters)
-            )
+            split.around = {site: split.around[site] for site in sites}  # in the order of depth
+            split.scatters = {site: split.scatters[site] for site in sites}
             split.no_extras_why, split.one_forward = fitting.why_not, False
         return split
 
