@@ -46,7 +46,7 @@ STEADY = "Random augmentation, or dropout left on by hand, does this; make the d
 
 
 @dataclass(frozen=True)
-class Piece:
+class SiteSlice:
     """Some features of a site."""
 
     site: Site
@@ -54,21 +54,23 @@ class Piece:
     stop: int
 
 
-def rounds_of(sites: Sequence[Site], classes: int, views: int, samples: int | None, memory: int) -> list[list[Piece]]:
+def rounds_of(
+    sites: Sequence[Site], classes: int, views: int, samples: int | None, memory: int
+) -> list[list[SiteSlice]]:
     """Which slices of which sites each round of forwards measures: as few rounds as the budget allows.
 
     Data of unknown length may take half of it for what is kept per sample.
     """
     each = FEATURE_BYTES * views * classes
     kept = memory // 2 if samples is None else kept_bytes(views, classes, samples)
-    rounds: list[list[Piece]] = [[]]
+    rounds: list[list[SiteSlice]] = [[]]
     left = memory
     for site in sites:
         at = 0
         while at < site.features:
             width = min(site.features - at, (left - kept) // each)
             if width > 0:
-                rounds[-1].append(Piece(site, at, at + width))
+                rounds[-1].append(SiteSlice(site, at, at + width))
                 at, left = at + width, left - kept - width * each
             if at < site.features:  # the next slice has the whole budget
                 if (width <= 0 and left == memory) or len(rounds) == MOST_ROUNDS:
@@ -177,7 +179,7 @@ class SlicedProbe:
     def _per_round(self) -> int:
         return 2 + self.views.reference
 
-    def _rounds(self, sites: Sequence[Site]) -> list[list[Piece]]:
+    def _rounds(self, sites: Sequence[Site]) -> list[list[SiteSlice]]:
         return rounds_of(sites, self.classes.K, self.views.count, self.samples, self.memory)
 
     def _new_state(self, data: Batches) -> State:
@@ -194,7 +196,7 @@ class SlicedProbe:
         how = f"{counted(self.planned, 'forward')}{extra}"
         return f"Measured in slices of the features, {self.label}, by {how}: {names} ({why})."
 
-    def _round(self, pieces: Sequence[Piece], going: dict[Site, SlicedSite]) -> None:
+    def _round(self, pieces: Sequence[SiteSlice], going: dict[Site, SlicedSite]) -> None:
         """Class sums of some slices, then their residuals."""
         parts = {piece.site: Slice(piece.start, piece.stop) for piece in pieces}
         new = [site for site, part in parts.items() if part.start == 0]
