@@ -1,20 +1,22 @@
 """The same measures on a CUDA device: agreement with the CPU, and absolute times.
 
-python benchmarks/gpu.py [FILE]        # prints a table and, when given, writes it
+python benchmarks/gpu.py [FILE]                    # prints a table and, when given, writes it
+python benchmarks/gpu.py --only slices [--small]   # flattened blocks of a ResNet-50 in slices; --small: on a CPU too
 """
 
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from networks import ResNet20, separated
 from run import by_pseudo_inverse
 
 import layerlaw as ll
-from layerlaw.lab import FeedForward
+from layerlaw.lab import Architecture, FeedForward
 
 
 def milliseconds(job: Callable[[], object], rounds: int = 9) -> float:
@@ -87,8 +89,70 @@ def rows() -> list[tuple[str, str]]:
     return out
 
 
+def slices(small: bool) -> list[tuple[str, str]]:
+    """Flattened blocks of a ResNet-50 at 1000 classes within 8 GiB: time over that of the forwards the slices need.
+
+    `small` is a trial of seconds on any machine: 32 px, 30 classes, 0.01 GiB.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    n, K, side, gib, batch = (120, 30, 32, 0.01, 40) if small else (10_240, 1000, 224, 8.0, 256)
+    network = Architecture.named("resnet50_7x7", side=side, classes=K).build().to(device)
+    y = torch.arange(n, device=device) % K
+    x = torch.randn(n, 3, side, side, device=device)
+    patterns = torch.randn(K, 3, side // 8, side // 8, device=device)
+    for rows in torch.arange(n, device=device).split(batch):
+        x[rows] += torch.nn.functional.interpolate(patterns[y[rows]], scale_factor=8)
+    titles: list[str] = []
+
+    def progress(items: Iterable[Any], label: str, total: int | None) -> Iterator[Any]:
+        titles.append(label)
+        return iter(items)
+
+    def wait() -> float:
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() if device == "cuda" else time.process_time()
+
+    with torch.no_grad():
+        for part in x[: 4 * batch].split(batch):  # running statistics of these images
+            network(part)
+        network.eval()
+        bare = []
+        for _ in range(3):
+            start = wait()
+            for part in x.split(batch):
+                network(part)
+            bare.append(wait() - start)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated() if device == "cuda" else 0
+    start = wait()
+    how: Any = {"batch_size": batch, "uncertainty": False, "memory_gib": gib, "progress": progress}
+    record = ll.probe(network, (x, y), sites="blocks", **how)
+    took, forward = wait() - start, statistics.median(bare)
+    said = next(note for note in record.notes if "slices" in note)
+    what = f"ResNet-50, {side} px, K={K}, {n:,} images, blocks flattened, {gib} GiB"
+    rows_ = [
+        (f"{what}: one bare forward", f"{forward:.2f} s"),
+        ("forwards that its slices (and narrower sites) need", f"{len(titles)} ({said.split(': ')[0]})"),
+        ("probe over that many forwards", f"{took:.1f} s ({took / (len(titles) * forward):.2f}×)"),
+        (
+            "D of the first and the last block",
+            " and ".join(f"{r.values['separation']:.4g}" for r in record.sites[:: len(record.sites) - 1]),
+        ),
+    ]
+    if device == "cuda":
+        peak = torch.cuda.max_memory_allocated() - held
+        rows_.append(("most memory beside network and images, that of the forward included", f"{peak / 2**30:.1f} GiB"))
+    return rows_
+
+
 def main() -> None:
     torch.manual_seed(0)
+    if "--only" in sys.argv:
+        only = {"slices": slices}[sys.argv[sys.argv.index("--only") + 1]]
+        print("\n".join(f"| {what} | {value} |" for what, value in only("--small" in sys.argv)))
+        return
     lines = [f"{torch.cuda.get_device_name()}, torch {torch.__version__}", "", "| what | measured |", "|---|---:|"]
     lines += [f"| {what} | {value} |" for what, value in rows()]
     print("\n".join(lines))

@@ -37,6 +37,7 @@ def cases() -> dict[str, tuple[nn.Module, dict]]:
         "float32": (network, {**how, "sites": ["layers", "logits"]}),
         "float64": (seeded(InPlaceResNet).double(), {**how, "sites": ["layers", "logits"]}),
         "streamed in groups": (network, {**how, **tiny, "sites": ["layers", "logits"]}),
+        "in slices": (seeded(InPlaceResNet).double(), {**how, "memory_gib": 40 * K * 100 / 2**30}),
         "train mode": (network, {**how, "batchnorm": "batch"}),
         "null": (network, {**how, "null": True}),
         "linear and parts": (network, {**how, "reduce": "mean", "linear": True, "parts": True}),
@@ -55,7 +56,7 @@ TARGETS = {  # by the name of their case: numbers far from 0, and labels of whic
 def probed(rank: int, world: int) -> dict[str, ll.Record]:
     found = {}
     for name, (network, how) in cases().items():
-        dtype = torch.float64 if name == "float64" else torch.float32
+        dtype = torch.float64 if name in ("float64", "in slices") else torch.float32
         labels = TARGETS.get(name, LABELS)
         data, test = ([(x.to(dtype), y) for x, y in batches(rank, world, n, labels)] for n in (120, 60))
         if name == "with extras":  # of a pair the number of samples is known, and so whether they fit

@@ -26,7 +26,7 @@ from layerlaw.lm.lens import Lens, LensKind, StateReader, bytes_beside, check_le
 from layerlaw.lm.loading import Loaded, load, quiet_transformers, refuse_images, step_of
 from layerlaw.lm.loss import Head, LossSample, bos_note, frequency_loss, loss_note
 from layerlaw.lm.pieces import UncutText, check_ids, counted, pieces_of
-from layerlaw.lm.recording import noted, record_of_text
+from layerlaw.lm.recording import noted, passes_note, passes_over, record_of_text
 from layerlaw.lm.stream import Normalize, TextPlan, TextRun
 from layerlaw.lm.sub_blocks import SubSites, one_branch_note, with_sub_blocks
 from layerlaw.lm.tasks import (
@@ -112,7 +112,8 @@ def probe_lm(
     lens_tokens how many tokens the lens reads; default: as many as cost what the head costs on the whole text
     batch_size  pieces per forward
     device      where to run; the model comes back to where it was
-    memory_gib  what the statistics may take
+    memory_gib  what the statistics may take: fewer groups of documents, then several passes over the text, some of the
+                sites in each (the progress and a note say how many)
     seed        of what is drawn at random: masks, shuffled vocabularies, the sketch, the untrained model
     ranks       under torchrun, the process group that shares the text; default: all ranks
     busy        where another thread is measuring the model: "wait" until it is free, or "raise"
@@ -199,7 +200,10 @@ def probe_lm(
             read = lens_tokens or tokens_read(pieces.tokens, len(plan.sites))
             beside = bytes_beside(plan, read, batch_size * max(map(len, pieces.ids)))
         pieces = pieces.noted(pieces.left_out).dealt(*stream.affordable(uncut.groups, plan, memory_gib, beside))
+        groups = max(pieces.groups) + 1
+        passes = passes_over(plan, groups, memory_gib, lens)
         pieces = pieces.noted(
+            passes_note(plan, groups, memory_gib, passes),
             unnamed_sentinels(tokenizer) if task == "span" else "",
             AGAINST_ITS_WAY[task] if task != fits else "",
             decides_classes(network),
@@ -216,7 +220,7 @@ def probe_lm(
         special_ids: Any = {"tokenizer": tokenizer, "mask_id": loaded.mask_id, "front": pieces.front}
         how = task_for(task, offsets=offsets, config=config, seed=seed, **special_ids)
         # The pass over the text, and the same for an untrained model.
-        run = TextRun(plan, how, pieces, batch_size, where, progress)
+        run = TextRun(plan, how, pieces, batch_size, where, progress, passes)
         sampled = scoring is not None and task == fits == "next"
         loss = LossSample.of(scoring, network, pieces.tokens, places) if scoring is not None and sampled else None
         reading = None
@@ -237,7 +241,7 @@ def probe_lm(
             with noted(later, "The untrained model could not be measured"):
                 drawn = untrained_twin(network, NULL_SEED + seed, std=null_std, device=where, unsaid=unsaid)
                 with scoring.on(drawn.model) if scoring is not None else nullcontext():
-                    twin = run.measure(drawn.model)
+                    twin = run.measure(drawn.model, which=" (untrained)")
         record = record_of_text(network, loaded, run, measured, twin, later)
         record.notes += told_of_ranks
     mean = None if loss is None else loss.mean

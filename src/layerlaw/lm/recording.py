@@ -1,18 +1,20 @@
-"""What a pass over a text leaves: its record, row by row, and what is to be said beside it."""
+"""What passes over a text leave: a record, row by row, and what is to be said beside it, also how many they are."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 
 from torch import nn
 
 from layerlaw.errors import LayerlawError
+from layerlaw.lm.lens import LensKind
 from layerlaw.lm.loading import Loaded
-from layerlaw.lm.stream import MomentPass, TextPlan, TextRun
+from layerlaw.lm.stream import MomentPass, TextPlan, TextRun, site_bytes
 from layerlaw.lm.weights import dtype_of, packed_count, quantization_of, weight_count
-from layerlaw.measures.residual import Residual, prediction_residuals
+from layerlaw.measures.residual import Residual
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import LANGUAGE_MODEL, PartRow, Record, SiteRow
 from layerlaw.stats.ranks import world_size
@@ -72,7 +74,7 @@ def record_of_text(
             "classes": 0 if plan.frequent is None else len(plan.frequent.ids),
         },
         provenance=provenance(
-            *dict.fromkeys(site.device for site in measured.sites.values()),
+            *measured.devices,
             transformers=getattr(sys.modules.get("transformers"), "__version__", None),
             dtype=str(dtype_of(model)).removeprefix("torch."),
             quantization=quantized,
@@ -92,7 +94,7 @@ def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None, later: 
     for site in plan.sites:
         row = SiteRow(site.name, site.type, site.shape, site.features, site.in_fit, site.at)
         row.plane = planes.get(site.name, [])
-        for column, residual in _residuals(plan, measured, site.name).items():
+        for column, residual in _residuals(measured, site.name).items():
             row.values |= {column: residual.in_sample, f"{column}_adjusted": residual.adjusted}
             if (
                 residual.held_out is not None
@@ -109,7 +111,7 @@ def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None, later: 
             if column == "residual":
                 row.values["rank"] = float(residual.rank)
         with noted(later, f"The untrained model has no values at '{site.name}'"):
-            null = _residuals(plan, twin, site.name, " (untrained)") if twin is not None else {}
+            null = _residuals(twin, site.name) if twin is not None else {}
             for column, residual in null.items():
                 row.values[f"{column}_untrained"] = residual.in_sample
                 if residual.held_out is not None:
@@ -118,7 +120,7 @@ def _rows(plan: TextPlan, measured: MomentPass, twin: MomentPass | None, later: 
         with noted(later, f"D of the frequent tokens could not be computed at '{site.name}'"):
             for found, suffix in ((measured, ""), (twin, "_untrained")):
                 if found is not None and found.frequent is not None:
-                    row.values[f"separation{suffix}"] = found.frequent.separation(site.name)
+                    row.values[f"separation{suffix}"] = found.separation(site.name)
         rows.append(row)
     return rows
 
@@ -132,12 +134,9 @@ def _parts(plan: TextPlan, rows: list[SiteRow]) -> list[PartRow]:
     ]
 
 
-def _residuals(plan: TextPlan, measured: MomentPass, site: str, which: str = "") -> dict[str, Residual]:
+def _residuals(measured: MomentPass, site: str) -> dict[str, Residual]:
     """By the name of their column."""
-    moments, where = measured.sites[site], f"'{site}{which}'"
-    found = prediction_residuals(
-        moments, measured.targets, measured.columns, where=where, null_direction=plan.sums_to_zero
-    )
+    found = measured.residuals(site)
     return {"residual" if target == "id" else f"residual_{target}": residual for target, residual in found.items()}
 
 
@@ -160,3 +159,24 @@ def _notes(run: TextRun, measured: MomentPass, n: int) -> list[str]:
         come = "do not come" if len(missing) > 1 else "does not come"
         notes.append(f"Of the words, {', '.join(missing)} {come} among the tokens that were used.")
     return notes
+
+
+def passes_over(plan: TextPlan, groups: int, memory_gib: float, lens: LensKind | None) -> tuple[tuple[str, ...], ...]:
+    """Which sites each pass over the text measures, as few passes as the memory allows and one site at the least.
+
+    A linear lens maps every site to the last one, for which all moments are needed at once: it has one pass.
+    """
+    names = [site.name for site in plan.sites]
+    most = max(1, int(memory_gib * 2**30 // site_bytes(plan, groups)))
+    count = 1 if lens == "linear" else -(-len(names) // most)
+    edges = [len(names) * i // count for i in range(count + 1)]
+    return tuple(tuple(names[a:b]) for a, b in pairwise(edges))
+
+
+def passes_note(plan: TextPlan, groups: int, memory_gib: float, passes: Sequence[Sequence[str]]) -> str:
+    """How often the text is read, and why; empty where once is enough."""
+    if len(passes) < 2:
+        return ""
+    each, most = site_bytes(plan, groups) / 2**30, max(map(len, passes))
+    why = f"the second moments of a site take {each:.2g} GiB (memory_gib={memory_gib:g})"
+    return f"Measured in {len(passes)} passes over the text, at most {most} of {len(plan.sites)} sites in each: {why}."

@@ -1,12 +1,19 @@
-"""One pass over the text: every block's hidden states become second moments while the forward runs, and are forgotten."""
+"""A pass over the text: every block's hidden states become second moments while the forward runs, and are forgotten.
+
+The moments of a site are 4·g·d² bytes for g groups of documents: 22 GB for the 81 sites of a model of 70 billion parameters
+(d = 8192) and one group. Where those of all sites do not fit memory_gib, the text is read several times, some of the sites
+each time; what becomes of their moments is computed at once, and they are dropped.
+"""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +22,7 @@ from torch import Tensor, nn
 from layerlaw.capture.hooks import Capture
 from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Plan, Site
-from layerlaw.errors import CaptureError, InputError
+from layerlaw.errors import CaptureError, InputError, PassError
 from layerlaw.lm.anatomy import TokenPlaces
 from layerlaw.lm.blocks import BlockStack, run
 from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
@@ -23,12 +30,14 @@ from layerlaw.lm.lens import DOUBLE_BELOW, Lens
 from layerlaw.lm.loss import LossSample
 from layerlaw.lm.pieces import Pieces, batches
 from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, Target, TaskName, TokenBatch
+from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.probing.shards import is_sharded
 from layerlaw.progress import Counter, Progress
 from layerlaw.stats.moments import Columns, Moments, TargetMoments, WaitingSites
 from layerlaw.stats.precision import at_least_float32
 from layerlaw.stats.ranks import all_reduce, look_at_others, rank, world_size
 
+T = TypeVar("T")
 Normalize = Literal["fresh", "none", "standardized"]
 GROUPS = 8  # of documents: enough for a standard error
 AT_ONCE = 4096  # tokens whose codes are added up at a time
@@ -90,8 +99,16 @@ class BatchHere:
 class MomentPass:
     """The moments of one model over all pieces: of every site and of the targets, and the columns of each target."""
 
-    def __init__(self, plan: TextPlan, groups: int, loss: LossSample | None = None, lens: Lens | None = None) -> None:
-        self.plan, self.groups, self.loss, self.lens = plan, groups, loss, lens
+    def __init__(
+        self,
+        plan: TextPlan,
+        groups: int,
+        loss: LossSample | None = None,
+        lens: Lens | None = None,
+        only: Sequence[str] = (),
+    ) -> None:
+        self.plan, self.groups, self.loss, self.lens, self.which = plan, groups, loss, lens, ""
+        self.names = list(only) or [site.name for site in plan.sites]  # of the sites whose moments are kept
         self.codes = [(target, target.codes()) for target in plan.targets]
         self.seen = {
             target.offset: torch.zeros(groups, len(code), dtype=torch.float64) for target, code in self.codes
@@ -110,6 +127,8 @@ class MomentPass:
         self.sites: dict[str, Moments] = {}
         self.frequent, self.words = copy.deepcopy((plan.frequent, plan.words))  # which have seen nothing yet
         self.tokens, self.seconds = 0, 0.0
+        self._results: dict[str, tuple[Future[dict[str, Residual]], Future[float | None]]] = {}
+        self._devices: list[torch.device] = []
 
     def begin(self, group: int, batch: TokenBatch, number: int = 0) -> None:
         """A new batch, the number-th of all: its rows and the tokens around them."""
@@ -132,14 +151,16 @@ class MomentPass:
             self._here[device] = self._on(device)
         here = self._here[device]
         states = self.plan.places.of(hidden, self._batch.shape).reshape(-1, hidden.shape[-1])
-        if site.name not in self.sites:
+        kept = site.name in self.names
+        if kept and site.name not in self.sites:
             self.sites[site.name] = self._empty(device)
-        if self._together(states):
+        if kept and self._together(states):
             X = here.waiting.add(self.sites[site.name], self.plan.normalized(states), here.rows)
         else:
             X = self.plan.normalized(states.index_select(0, here.rows))
-            self.sites[site.name].update(self._group, X, here.columns)
-        if self.frequent is not None:
+            if kept:
+                self.sites[site.name].update(self._group, X, here.columns)
+        if kept and self.frequent is not None:
             self.frequent.update(site.name, X, hidden.dtype)
         if self.words is not None:
             self.words.update(site.name, X)
@@ -160,7 +181,7 @@ class MomentPass:
             tokens = self._batch.around[target.offset].to(code.device)
             parts.append(code[tokens].to(device).double())
         columns = Columns(torch.cat([*parts, torch.ones_like(parts[0][:, :1])], 1), device)
-        waiting = WaitingSites(self._group, columns, len(self.plan.sites))
+        waiting = WaitingSites(self._group, columns, len(self.names))
         return BatchHere(self._batch.rows.to(device), columns, waiting)
 
     def end(self) -> None:
@@ -173,7 +194,7 @@ class MomentPass:
         try:
             return Moments.empty(self.groups, d, self.targets.sums.shape[1], device)
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            what = f"{self.groups} groups of {d} × {d} numbers for each of {len(self.plan.sites)} sites"
+            what = f"{self.groups} groups of {d} × {d} numbers for each of {len(self.names)} sites"
             why = f"out of memory for the statistics: {what}"
             raise InputError(f"{why}. Use fewer groups or a lower memory_gib.") from error
 
@@ -181,7 +202,7 @@ class MomentPass:
         """End the pass and add up over ranks; one without a batch has nothing to add."""
         self._count_targets()
         self._here, self._tables = {}, {}  # their memory is free again
-        names = [site.name for site in self.plan.sites]
+        names = self.names
         self.sites = {name: self.sites.get(name) or self._empty(device) for name in names}
         for moments in self.sites.values():
             moments.settle(self.targets)
@@ -197,6 +218,43 @@ class MomentPass:
                 self.words.sample.gather()
         if self.lens is not None:
             self.lens.finish(self.sites)
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """Where the sites are."""
+        return list(dict.fromkeys([*self._devices, *(moments.device for moments in self.sites.values())]))
+
+    def residuals(self, site: str) -> dict[str, Residual]:
+        """The prediction residuals of one site, by the name of their target."""
+        if site in self._results:
+            return self._results[site][0].result()
+        how: Any = {"where": f"'{site}{self.which}'", "null_direction": self.plan.sums_to_zero}
+        return prediction_residuals(self.sites[site], self.targets, self.columns, **how)
+
+    def separation(self, site: str) -> float | None:
+        """D of the frequent tokens at one site, where they are measured."""
+        if site in self._results:
+            return self._results[site][1].result()
+        return None if self.frequent is None else self.frequent.separation(site)
+
+    def condense(self) -> None:
+        """What becomes of the moments, instead of them; an error is kept for whoever asks for its site."""
+        self._devices = self.devices
+        for site in self.names:
+            self._results[site] = _tried(partial(self.residuals, site)), _tried(partial(self.separation, site))
+            del self.sites[site]
+            if self.frequent is not None:
+                del self.frequent.sums[site], self.frequent.grams[site]
+
+    def take(self, other: MomentPass) -> None:
+        """The results of another pass over the same text, which measured other sites."""
+        if not torch.equal(self.targets.counts, other.targets.counts):
+            raise PassError(
+                "text: expected the same tokens in every pass, got others. Measure with a larger memory_gib."
+            )
+        self._results |= other._results
+        self._devices = list(dict.fromkeys([*self.devices, *other.devices]))
+        self.tokens, self.seconds = self.tokens + other.tokens, self.seconds + other.seconds
 
     def _count_targets(self) -> None:
         """Counts, sums and sums of squares of the targets, from how often each token was seen."""
@@ -225,21 +283,43 @@ class TextRun:
     batch_size: int
     device: torch.device
     progress: bool | Progress
+    passes: tuple[tuple[str, ...], ...] = ()  # names of the sites of each, where one pass does not hold all of them
 
-    def measure(self, network: nn.Module, loss: LossSample | None = None, lens: Lens | None = None) -> MomentPass:
+    def measure(
+        self, network: nn.Module, loss: LossSample | None = None, lens: Lens | None = None, which: str = ""
+    ) -> MomentPass:
         """Every batch of this rank through the model, then one all-reduce; `loss` looks at what comes out.
 
-        Where a forward needs all ranks, one without a batch to count forwards one of others.
+        Where there are several passes, loss, lens and words look at all sites in the first of them.
         """
-        plan, pieces = self.plan.capture(), self.pieces
-        found = MomentPass(self.plan, max(pieces.groups) + 1, loss, lens)
+        passes = self.passes or ((),)
+        whole: MomentPass | None = None
+        for number, names in enumerate(passes):
+            plan = self.plan if number == 0 else replace(self.plan, words=None)
+            beside = (loss, lens) if number == 0 else (None, None)
+            found = MomentPass(plan, max(self.pieces.groups) + 1, *beside, names)
+            found.which = which
+            self._pass(network, found, "tokens" if len(passes) == 1 else f"tokens, pass {number + 1} of {len(passes)}")
+            if len(passes) > 1:
+                found.condense()
+            if whole is not None:
+                whole.take(found)
+            whole = whole or found
+        assert whole is not None
+        return whole
+
+    def _pass(self, network: nn.Module, found: MomentPass, label: str) -> None:
+        """Where a forward needs all ranks, one without a batch to count forwards one of others."""
+        plan, pieces, loss, lens = self.plan.capture(), self.pieces, found.loss, found.lens
         everything = list(batches(pieces, self.batch_size))
         mine, in_step = everything[rank() :: world_size()], world_size() > 1 and is_sharded(network)
-        counter = Counter(self.progress, len(mine), "tokens")
+        counter = Counter(self.progress, len(mine), label)
         started = time.perf_counter()
+        all_sites = lens is not None or found.words is not None
+        sites = [site for site in plan.sites if all_sites or site.name in found.names]
         with (
             probing_state(network, "running"),
-            Capture(network, plan, plan.sites, reduce=None, consume=found.consume) as capture,
+            Capture(network, plan, sites, reduce=None, consume=found.consume) as capture,
         ):
 
             def forward(batch: TokenBatch, members: Sequence[int]) -> Any:
@@ -270,7 +350,16 @@ class TextRun:
         counter.close()
         found.settle(self.device)
         found.seconds = time.perf_counter() - started
-        return found
+
+
+def _tried(job: Callable[[], T]) -> Future[T]:
+    """What a job gives, or its error for whoever asks."""
+    found: Future[T] = Future()
+    try:
+        found.set_result(job())
+    except Exception as error:
+        found.set_exception(error)
+    return found
 
 
 def tokens_wanted(width: int, task: TaskName) -> int:
@@ -298,6 +387,15 @@ def affordable(groups: int | None, plan: TextPlan, memory_gib: float, beside: in
         return GROUPS, ""
     what = "no held-out values and no standard errors" if chosen == 1 else f"{chosen} groups instead of {GROUPS}"
     return chosen, f"The statistics of one group take {one / 2**30:.2g} GiB: {what} (memory_gib={memory_gib:g})."
+
+
+def site_bytes(plan: TextPlan, groups: int) -> int:
+    """What is held of one site while a text is read: second moments of every group, and those of the frequent tokens."""
+    d = plan.blocks.width
+    columns = sum(target.columns for target in plan.targets) + 1
+    half = d * (d + 1) // 2
+    frequent = 0 if plan.frequent is None else half + d * (1 + len(plan.frequent.ids))
+    return 8 * (groups * (half + d * columns) + frequent)
 
 
 def check_enough(counts: Tensor, width: int, task: str, *, tokens: int | None, length: int) -> None:

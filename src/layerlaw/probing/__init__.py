@@ -25,6 +25,7 @@ from layerlaw.probing.kept_plans import plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch, same_network, unequal_notes
+from layerlaw.probing.slices import slice_notes
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.probing.three_classes import three_classes
@@ -112,7 +113,8 @@ def probe(
                 than features (at most 2,048): takes a d×d matrix per site and a product of the cost of a square layer
     parts       also measure after the linear map, the normalization and the nonlinearity of every layer, and tell how much
                 each changes ln D (`record.parts`, no points of the law); takes passes over the data of its own
-    memory_gib  what statistics and kept features may take; sites are measured in groups that fit
+    memory_gib  what statistics and kept features may take; sites are measured in groups that fit, and one that is too wide
+                alone in slices of its features, by two forwards each (the progress and a note say how many)
     seed        of what is drawn at random: permuted labels, the untrained network, the order of data sorted by class
     ranks       under torchrun, the process group over which the data are dealt; default: all ranks
     busy        where another thread is measuring the model: "wait" until it is free, or "raise"
@@ -149,7 +151,7 @@ def probe(
             raise InputError(
                 "linear: D_lin is the least D of classes; the labels here are targets. Leave linear=True out."
             )
-        prober = Prober(network, plan, chosen, options, randomness, where)
+        prober = Prober(network, plan, chosen, options, randomness, where, slices=True)
         with probing_state(network, batchnorm):
             train = prober.prepared(train)
             measured = prober.measure(train, "data", plane=True, extras=True)
@@ -217,7 +219,7 @@ def _samples(example: Any) -> int:
 
 def recorded(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
     """What the passes over training data, test data and the untrained network found, as a record."""
-    weight, options = _classifier(run), run.options
+    weight, options = _classifier(run, train), run.options
     if foreign := foreign_scores(train.free_accuracy, run.plan.classes):
         run, weight = replace(run, classes=replace(run.classes, undecided=foreign)), foreign
         train, test = (split and split.without_decisions() for split in (train, test))  # type: ignore[assignment]
@@ -237,7 +239,7 @@ def recorded(run: Prober, data: Batches, train: Split, test: Split | None, null:
         plane_labels=plane_labels,
         collapse_view=three_classes(run, train, weight),
         words=words,
-        notes=[*_unused(data), *_notes(run, train, weight)],
+        notes=[*_unused(data), *_notes(run, train, weight), *slice_notes(train, test, null)],
         settings={
             "sites": run.plan.rule,
             "sites_why": run.plan.why,
@@ -281,7 +283,7 @@ def _labels(run: Prober, train: Split) -> dict[str, Any]:
     return found | ({"most_frequent_accuracy": round(first.most_frequent, 6)} if first.binary else {})
 
 
-def _classifier(run: Prober) -> Tensor | str:
+def _classifier(run: Prober, train: Split) -> Tensor | str:
     """Rows of the classifier for the measured classes (K, d), or the reason why there are none."""
     plan, K = run.plan, run.classes.K
     if isinstance(run.classes, Targets):
@@ -298,6 +300,8 @@ def _classifier(run: Prober) -> Tensor | str:
     site = next((site for site in plan.sites if site.name == plan.reads), None)
     if site is None:
         return f"what the classifier '{plan.classifier}' reads is not among the sites"
+    if site in train.lent:
+        return f"what the classifier '{plan.classifier}' reads is measured in slices of its features"
     if rows.shape[1] != site.features:
         return f"the classifier '{plan.classifier}' reads {rows.shape[1]} of the {site.features} features at its site"
     return rows[list(run.classes.ids)]

@@ -281,8 +281,8 @@ class Classes:
         return f"its class means span {rank} of {span} dimensions"
 
     def fitted(self, split: Split, site: Site) -> Tensor:
-        """What tells the features of a site from those of another: its class means (K, d)."""
-        return split.around[site].centers.means
+        """What tells the features of a site from those of another: class means (K, d), of slices their mean (d,)."""
+        return split.lent[site].centers.mean if site in split.lent else split.around[site].centers.means
 
     def doubt(self, split: Split, site: Site) -> Doubt | None:
         """Why D of a site would look right and may be wrong."""

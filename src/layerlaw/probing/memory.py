@@ -42,17 +42,19 @@ class Extras:
         jackknife, permuted = wanted
         plain = sum(statistic_bytes(K, site.features) for site in sites)
         features = sum(site.features * site.itemsize for site in sites) * (samples or 0)
-        statistics = plain * _views(jackknife is not False, permuted is not False)
+        statistics = plain * views_of(jackknife is not False, permuted is not False)
         fits = features + statistics <= memory
         if world_size() > 1:  # every rank must add up the same things
             votes = torch.tensor([float(fits and samples is not None)], dtype=torch.float64)
             all_reduce([votes])
             fits = float(votes) == world_size()
-        needs = f"features take {_gib(features)} GiB, statistics {_gib(statistics)} GiB, the budget is {_gib(memory)}"
-        cure = f"request them with uncertainty=True, or give memory_gib={_gib(1.1 * (features + statistics))}"
+        needs = (
+            f"features take {in_gib(features)} GiB, statistics {in_gib(statistics)} GiB, the budget is {in_gib(memory)}"
+        )
+        cure = f"request them with uncertainty=True, or give memory_gib={in_gib(1.1 * (features + statistics))}"
         why_not = f"{needs}; {cure}" if not fits and None in (jackknife, permuted) else ""
         jackknife, permuted = (fits if option is None else option for option in (jackknife, permuted))
-        left = memory - plain * _views(jackknife, permuted)
+        left = memory - plain * views_of(jackknife, permuted)
         return cls(jackknife, permuted, left if features <= left else 0, why_not)
 
     def groups(self, sites: Sequence[Site], classes: int, memory: int) -> list[list[Site]]:
@@ -60,9 +62,11 @@ class Extras:
         groups: list[list[Site]] = [[]]
         used = 0
         for site in sites:
-            need = statistic_bytes(classes, site.features) * _views(self.jackknife, self.permuted)
+            need = statistic_bytes(classes, site.features) * views_of(self.jackknife, self.permuted)
             if need > memory:
-                needs = f"with {classes} classes its statistics need {_gib(need)} GiB, the budget is {_gib(memory)} GiB"
+                needs = (
+                    f"with {classes} classes its statistics need {in_gib(need)} GiB, the budget is {in_gib(memory)} GiB"
+                )
                 cure = "Use reduce='mean', fewer classes (classes=[…]), other sites, or a larger memory_gib"
                 raise MemoryBudgetError(f"site '{site.name}' has {site.features} features: {needs}. {cure}.")
             if used + need > memory:
@@ -203,21 +207,22 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
         total = max(n, data.samples or 0)
         if each * total > memory:
             what = f"{total}{'' if data.samples else ' or more'} samples with the features of {len(sites)} sites"
-            need = (
-                f"{_gib(each * total)} GiB, the budget is {_gib(memory)} GiB, which fits {int(memory // each)} samples"
-            )
+            need = f"{in_gib(each * total)} GiB, the budget is {in_gib(memory)} GiB"
+            fits = f"which fits {int(memory // each)} samples"
             raise MemoryBudgetError(
-                f"{data.where}: batchnorm='whole' runs all samples as one batch: {what} need {need}. "
+                f"{data.where}: batchnorm='whole' runs all samples as one batch: {what} need {need}, {fits}. "
                 "Use fewer samples or sites, a larger memory_gib, or batchnorm='running'."
             )
     return data.joined(batches)
 
 
-def _views(jackknife: bool, permuted: bool) -> int:  # how often the statistics of a site are held
+def views_of(jackknife: bool, permuted: bool) -> int:
+    """How often the statistics of a site are held."""
     return 1 + GROUPS * jackknife + PERMUTATIONS * permuted
 
 
-def _gib(size: float) -> str:
+def in_gib(size: float) -> str:
+    """A number of bytes in words."""
     return f"{size / 2**30:.2g}"
 
 

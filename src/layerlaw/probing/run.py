@@ -17,7 +17,6 @@ from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.errors import (
     CaptureError,
     DataError,
-    FeatureError,
     InputError,
     LabelError,
     LayerlawError,
@@ -36,8 +35,10 @@ from layerlaw.probing.memory import (
     one_batch,
     out_of_memory,
     scatter_bytes,
+    views_of,
 )
 from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt
+from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
 from layerlaw.probing.state import State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
@@ -49,6 +50,7 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 from layerlaw.stats.scatter import NearestCenter, Scatter
+from layerlaw.stats.slices import Reference
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
     True: (True, True),
@@ -112,6 +114,9 @@ class Split:
     one_forward: bool = False
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
+    slices_why: str = ""  # which sites were measured in slices of their features, and by how many forwards
+    lent: dict[Site, Reference] = field(default_factory=dict)  # of such sites, what test data need
+    slice_data: Batches | None = None  # to be gone through again for them
     untrusted: dict[Hashable, str] | None = None  # names of sites that moved between the passes, and how; `None`: raise
 
     def without_decisions(self) -> Split:
@@ -131,6 +136,7 @@ class Prober:
     options: Options
     randomness: Randomness
     device: torch.device | None
+    slices: bool = False  # whether sites too wide for the memory budget are measured in slices of their features
 
     def prepared(self, data: Batches) -> Batches:
         """The data as they are run: as one batch where BatchNorm normalizes by all samples at once."""
@@ -163,7 +169,14 @@ class Prober:
         split = Split(untrusted={} if forgive else None)
         groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         split.no_linear_why = why_not
-        for group in fitting.groups(sites, K, memory):
+        allowed = self.slices and isinstance(self.classes, Classes)
+        wide = wide_sites(sites, K, views_of(fitting.jackknife, fitting.permuted), memory) if allowed else []
+        if cut := [site.name for site in wide if site.name in linear]:
+            linear -= set(cut)
+            why_not.setdefault(NO_LINEAR, []).extend(cut)
+        for group in fitting.groups([site for site in sites if site not in wide], K, memory):
+            if not group:
+                continue
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
             kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
             sample = self.classes.sample() if plane else None
@@ -173,6 +186,12 @@ class Prober:
             _leave(state, second_pass(self, state, reference), split)
             if state.sample is not None and (read := state.sample.features(self.plan.reads)) is not None:
                 split.read = read
+        if wide:
+            dealer = self.classes.dealer(groups, permuted, options.seed, known)
+            SlicedProbe(self, wide, data, label, split, reference).measure(dealer, memory, plane=plane)
+            split.around = {site: split.around[site] for site in sites}  # in the order of depth
+            split.scatters = {site: split.scatters[site] for site in sites}
+            split.no_extras_why, split.one_forward = fitting.why_not, False
         return split
 
     def measure_untrained(self, data: Batches) -> Split:
@@ -286,9 +305,7 @@ def first_pass(prober: Prober, state: State) -> None:
         state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
     if state.borrowed and state.sample is not None:
         state.sample = prober.classes.sample()  # those are pictured there
-    if state.spoilt:
-        cure = "Look at the last layers, or pass scores=None to leave the network's decisions out"
-        raise FeatureError(f"{state.spoilt}. {cure}.")
+    state.raise_spoilt()
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:

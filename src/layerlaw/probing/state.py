@@ -11,6 +11,7 @@ from torch import Tensor
 from layerlaw.capture.batches import Batches
 from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.plan import Site
+from layerlaw.errors import FeatureError
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.targets import Targets
@@ -42,6 +43,12 @@ class State:
     )  # right, and all, of free decisions
 
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
+
+    def raise_spoilt(self) -> None:
+        """Raise where class scores were no numbers."""
+        if self.spoilt:
+            cure = "Look at the last layers, or pass scores=None to leave the network's decisions out"
+            raise FeatureError(f"{self.spoilt}. {cure}.")
 
     def begin(self, labels: Tensor) -> None:
         """Start a batch of pass 1."""

@@ -204,7 +204,7 @@ class WaitingSites:
         left = parts[..., :d].mT
         with full_precision():
             product = torch.bmm(left, parts, out_dtype=torch.float32) if half else torch.bmm(left, parts)
-        product = product.unflatten(0, rows.shape[:2]).sum(1, dtype=torch.float64)
+        product = product.view(*rows.shape[:2], d, -1).sum(1, dtype=torch.float64)
         squares = product.flatten(1).index_select(1, _flat_triangle(d, rows.device, product.shape[2]))
         cross = product[..., d : d + (3 if half else 1) * q].reshape(len(rows), d, -1, q).sum(2)
         torch._foreach_add_([site.packed[self.group] for site in self._waiting], list(squares))
