@@ -119,8 +119,8 @@ class ShardFolder:
         except (DataError, reader.SafetensorError) as error:
             said = str(error).removeprefix(f"{path}: ").partition(": download")[0].partition("; cut")[0].rstrip(".")
             raise DataError(f"{expected}, got a file that is cut short or damaged ({said}). {again}") from None
-        text = about.get("layerlaw")
-        if text is None:
+        text = about.get("layerlaw", "")
+        if not text.startswith("{"):
             raise DataError(f"{expected}, got another safetensors file. {again}")
         if _seal(text, tensors) != about.get("sha256"):
             raise DataError(f"{expected} as it was written, got other content: its checksum differs. {again}")
