@@ -240,7 +240,7 @@ def changed_weights() -> nn.Module:
             r"measured with other options \(\{\"seed\": 0\} there, \{\"seed\": 1\} here\)",
         ),
         (network(), (X, Y), {"uncertainty": False}, "measured with other options"),
-        (network(), (X, Y), {"sites": "layers"}, "measured other sites"),
+        (network(), (X, Y), {"sites": ["layers.1", "layers.2"]}, "measured other sites"),
         (network(), (X, Y), {"classes": [0, 2]}, "measured other classes"),
         (network(), (X, Y), {"test": (X, Y)}, "measured other data sets"),
         (network(), (X, Y), {"batch_size": 20}, "measured other data"),

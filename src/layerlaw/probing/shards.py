@@ -95,6 +95,7 @@ def part_of(data: Batches, shard: int, shards: int) -> Batches:
     first, end = data.length * (shard - 1) // shards, data.length * shard // shards
     part, loader = copy.copy(data), data.source
     part.source, part.length = SomeBatches(loader, first, end), end - first
+    part.where = f"{data.where}, shard {shard}/{shards}"
     if (chosen := places_in(loader)) is not None:
         kept = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
         how: Any = {name: getattr(loader, name) for name in kept}
