@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import layerlaw as ll
 from disk import full_disk
 from layerlaw.errors import DataError, InputError, LabelError, PassError
-from layerlaw.probing.job_array import ShardDone, probe_shard
-from layerlaw.probing.shard_files import merge
+from layerlaw.probing import merge, probe_shard
+from layerlaw.probing.job_array import ShardDone
 
 pytest.importorskip("safetensors")
 

@@ -21,11 +21,10 @@ from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
-from layerlaw.probing.job_array import probe_shard
+from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
-from layerlaw.probing.shard_files import merge
 from layerlaw.probing.shards import check_same_weights, first_batch
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs

@@ -33,9 +33,9 @@ from layerlaw.packed import digest_of
 from layerlaw.probing import shard_files
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Prober, Split, first_pass, second_pass, taken_over
-from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, ShardFolder, read_all, seal_of
-from layerlaw.probing.shards import ENOUGH, part_of, places_in
-from layerlaw.probing.sources import source_of
+from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, ShardFolder, merge, read_all, seal_of
+from layerlaw.probing.shards import ENOUGH
+from layerlaw.probing.sources import part_of, places_in, source_of
 from layerlaw.probing.state import DealerFrom, State
 from layerlaw.probing.targets import Targets
 from layerlaw.provenance import model_provenance, provenance
@@ -44,6 +44,8 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 from layerlaw.wording import counted
+
+__all__ = ["ShardDone", "merge", "probe_shard"]
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
 
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.errors import DataError, PassError
@@ -72,39 +67,3 @@ def borrowed(data: Batches, classes: Classes | Targets, device: torch.device | N
     else:
         labels = torch.arange(len(batch.labels), device=batch.labels.device) % classes.K  # theirs may not be measured
     return Step(batch, labels, None, where, borrowed=True)
-
-
-@dataclass(frozen=True)
-class SomeBatches:
-    """The batches from `first` to before `end` of a source; those in front of them are gone through."""
-
-    source: Any
-    first: int
-    end: int
-
-    def __len__(self) -> int:
-        return self.end - self.first
-
-    def __iter__(self) -> Iterator[Any]:
-        return islice(iter(self.source), self.first, self.end)
-
-
-def part_of(data: Batches, shard: int, shards: int) -> Batches:
-    """The batches of one shard; a loader of a data set with places does not load the others."""
-    assert data.length is not None
-    first, end = data.length * (shard - 1) // shards, data.length * shard // shards
-    part, loader = copy.copy(data), data.source
-    part.source, part.length = SomeBatches(loader, first, end), end - first
-    part.where = f"{data.where}, shard {shard}/{shards}"
-    if (chosen := places_in(loader)) is not None:
-        kept = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
-        how: Any = {name: getattr(loader, name) for name in kept}
-        part.source = DataLoader(loader.dataset, batch_sampler=chosen[first:end], **how)
-    return part
-
-
-def places_in(loader: Any) -> list[list[int]] | None:
-    """The places in the data set of the samples of every batch; `None` of what is no plain loader."""
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        return None
-    return [list(batch) for batch in loader.batch_sampler]
