@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -92,11 +93,16 @@ class Fingerprint:
         for at, stream in enumerate(self.streams):
             known[rank(), at] = torch.tensor([stream.rows, stream.number >> 32, stream.number & LOW]).double()
         all_reduce([known])
-        self.streams = [Stream() for _ in range(known.shape[1])]
+        self.streams = []
         for of_rank in known.long().tolist():
-            for stream, (rows, high, low) in zip(self.streams, of_rank, strict=True):
-                stream.total = (stream.number + pow(ROW, stream.rows, BITS) * (high << 32 | low)) % BITS
-                stream.rows += rows
+            self.follow([(rows, high << 32 | low) for rows, high, low in of_rank])
+
+    def follow(self, streams: Sequence[tuple[int, int]]) -> None:
+        """As if other data came behind these: rows and number of each of their streams."""
+        self.streams += [Stream() for _ in streams[len(self.streams) :]]
+        for stream, (rows, number) in zip(self.streams, streams, strict=False):
+            stream.total = (stream.number + pow(ROW, stream.rows, BITS) * number) % BITS
+            stream.rows += rows
 
     def ranks_alike(self) -> list[list[int]]:
         """Ranks that have the same samples, in whatever order, as lists of two or more; before `all_reduce`."""

@@ -40,6 +40,10 @@ COMMANDS = {
         "classifier",
         "Measure MODEL layer by layer: does every layer take its share of separating the classes?",
     ),
+    "merge": (
+        "classifier",
+        "Make the record of a measurement whose shards are done (probe --shard i/n --state FOLDER).",
+    ),
     "sites": (
         "classifier",
         "Show where a probe would measure MODEL, as a dry run: names, types, shapes, features, memory.",
@@ -125,7 +129,7 @@ app = typer.Typer(
 
 
 BAD_INPUT = {"check": 2}  # exit codes of commands that have another use for 1
-MADE_BY = {"report": "probe", "modules": "probe"}  # commands that show what another has measured
+MADE_BY = {"merge": "probe", "report": "probe", "modules": "probe"}  # commands that show what another has measured
 WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
 HINT = re.compile(
     r"(?<![?&])\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)"

@@ -1,7 +1,9 @@
-"""`layerlaw probe | sites | report | modules`: measure a model, show where, write its page, find its modules."""
+"""`layerlaw probe | merge | sites | report | modules`: measure a model, show where, write its page, find its modules."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +34,9 @@ from layerlaw.files import check_place, check_room, json_safe
 from layerlaw.pages import print_comparison, print_record
 from layerlaw.pages import report as write_page
 from layerlaw.pages.advice_terminal import print_modules
+from layerlaw.probing import merge as merge_shards
 from layerlaw.probing import probe as run_probe
+from layerlaw.probing import probe_shard
 from layerlaw.probing import sites as find_sites
 from layerlaw.probing.classes import NOT_ASKED
 from layerlaw.record import LANGUAGE_MODEL, REGRESSION, Record
@@ -113,6 +117,10 @@ def probe(
     batch_size: Annotated[int | None, Option(help="Samples per forward.")] = None,
     device: Annotated[str | None, Option(help="cpu, cuda, cuda:1, …")] = None,
     memory_gib: Annotated[float, Option(help="Memory for statistics and kept features.")] = 2.0,
+    shard: Annotated[
+        str | None, Option(help="Measure the i-th of n shares of the data, e.g. 3/16; with --state.")
+    ] = None,
+    state: Annotated[Path | None, Option(help="Folder that shards leave statistics in, for each other.")] = None,
     result: ResultOptions,
 ) -> None:
     """Measure MODEL layer by layer: does every layer take its share of separating the classes?
@@ -121,14 +129,18 @@ def probe(
     hf:folder-or-name), whose own preprocessing is used; or a folder of saved features (features:folder), .npy or
     safetensors files, one per layer, and labels. Under torchrun the processes share the samples; a loader of your own code
     must deal them itself (layerlaw.data.UnpaddedSampler).
+
+    Job arrays: run --shard 1/n … n/n with one --state folder, the same again when all are done, then `layerlaw merge`.
     """
     result.check()
+    part = _shard(shard, state, result)
     if where.model.startswith(FEATURES):
         if world_size() > 1:
             raise InputError(f"model: expected one process for saved features, got {world_size()}. Leave torchrun out.")
         unasked: Any = {"--data": images, "--weights": weights, "--batchnorm": batchnorm, "--class-map": class_map}
         unasked |= {"--logits": logits, "--null": null, "--parts": parts, "--per-class": per_class}
         unasked |= {"--batch-size": batch_size, "--device": device, "--reduce": where.reduce, "--scores": where.scores}
+        unasked |= {"--shard": shard, "--state": state}
         check_features_alone(unasked | {"--labels": where.labels}, ImageOptions())
         asked: Any = {"weighting": weighting, "uncertainty": uncertainty, "linear": linear, "memory_gib": memory_gib}
         asked |= {"classes": _chosen(classes, None, {}), "data_name": data_name or "", "name": result.name}
@@ -151,15 +163,7 @@ def probe(
     def given_as(pair: Any) -> Any:
         return dealt(relabeled(pair, numbers) if numbers and classes is None and pair is not None else pair)
 
-    with explained_inputs(network, chosen, images.flat):
-        named: Any = {"data_name": data_name if data_name is not None else chosen.name}
-        record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
-    facts = [*chosen.facts, *_about_map(record, chosen, numbers, mapped_by)]
-    if (told := _other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
-        facts.append(told)
-    if made.named is not None:
-        made.named.note(record, prepared=isinstance(chosen.data, Dataset))
-    record.name = result.name or record.name
+    named: Any = {"data_name": data_name if data_name is not None else chosen.name}
     source = images.data or ("from the model file" if given is not None else DEFAULT)
     said: dict[str, Any] = {
         "model": where.model,
@@ -170,8 +174,71 @@ def probe(
     scaled = chosen.normalize if chosen.train is not None else images.normalize
     channels = chosen.train.images.shape[1] if chosen.train is not None else None
     said |= {"size": images.size, "channels": channels, "flat": images.flat, "normalize": scaled}
-    record.provenance["command"] = said
+
+    def noted(record: Record) -> Record:
+        if made.named is not None:
+            made.named.note(record, prepared=isinstance(chosen.data, Dataset))
+        record.name = result.name or record.name
+        record.provenance["command"] = said
+        return record
+
+    if part is not None:
+        about = noted(Record(name="", sites=[], classes=[]))
+        described: Any = {name: getattr(about, name) for name in ("name", "settings", "provenance")}
+        described["command"] = _command_of_shards()
+        pair: Any = {"test": given_as(chosen.test), "shard": part, "state": state, "about": described}
+        with explained_inputs(network, chosen, images.flat):
+            done = probe_shard(network, given_as(chosen.data), **pair, **how, **named)
+        screen = console(result.as_json)
+        for line in (*chosen.facts, str(done)):
+            screen.print(line, soft_wrap=True)
+        found = {"shard": list(part), "round": done.round, "rounds": done.rounds, "measured": done.measured}
+        conclude(screen, result.as_json, found | {"missing": list(done.missing), "state": str(state)})
+        return
+    with explained_inputs(network, chosen, images.flat):
+        record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
+    facts = [*chosen.facts, *_about_map(record, chosen, numbers, mapped_by)]
+    if (told := _other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
+        facts.append(told)
+    noted(record)
     result.show(record, *facts)
+
+
+def _shard(shard: str | None, state: Path | None, result: ResultOptions) -> tuple[int, int] | None:
+    """Which of how many shards, where that was asked for."""
+    if shard is None and state is None:
+        return None
+    if shard is None or state is None:
+        raise InputError("--shard, --state: expected both of them, such as --shard 3/16 --state folder, or neither.")
+    if result.out is not None or result.page is not None:
+        raise InputError("--out, --page: expected them with `layerlaw merge`, which makes the record of all shards.")
+    numbers = shard.split("/")
+    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+        raise InputError(f"--shard: expected i/n, the i-th of n shards with i from 1 to n, got {shard!r}.")
+    return int(numbers[0]), int(numbers[1])
+
+
+def _command_of_shards() -> str:
+    """The command line that is running, with {i} and {n} for the numbers of its shard."""
+    words = list(sys.argv[1:])
+    for at, word in enumerate(words):
+        if word == "--shard" and at + 1 < len(words):
+            words[at + 1] = "{i}/{n}"
+        elif word.startswith("--shard="):
+            words[at] = "--shard={i}/{n}"
+    return "layerlaw " + " ".join(word if "{i}/{n}" in word else shlex.quote(word) for word in words)
+
+
+@command
+def merge(
+    state: Annotated[Path, Argument(help="The folder that shards left statistics in (probe --shard i/n --state).")],
+    result: ResultOptions,
+) -> None:
+    """Make the record of a measurement whose shards are done (probe --shard i/n --state FOLDER)."""
+    result.check()
+    record = merge_shards(state)
+    record.name = result.name or record.name
+    result.show(record, f"merged: {record.provenance['shards']} shards")
 
 
 @command

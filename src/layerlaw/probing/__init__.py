@@ -21,6 +21,7 @@ from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
+from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
@@ -40,7 +41,7 @@ from layerlaw.stats.regression import SiteRegression
 from layerlaw.threads import WhenBusy, claimed
 from layerlaw.verdict.sentences import listed
 
-__all__ = ["probe", "sites"]
+__all__ = ["merge", "probe", "probe_shard", "sites"]
 
 EXAMPLES = 8  # samples that a dry run prepares
 PART_COLUMNS = ("separation", "target_separation", "separation_linear")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -182,6 +183,9 @@ class Prober:
             sample = self.classes.sample() if plane else None
             first = self.classes.first(groups, moments)
             state = State(group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
+            if (instead := taken_over.get()) is not None:
+                instead(self, state, split, reference)
+                continue
             first_pass(self, state)
             _leave(state, second_pass(self, state, reference), split)
             if state.sample is not None and (read := state.sample.features(self.plan.reads)) is not None:
@@ -260,6 +264,12 @@ class Prober:
             # told after the sites, which may know more
             state.spoilt = f"{what}: expected numbers, got NaN in {step.where}"
         return decision
+
+
+taken_over: ContextVar[Callable[[Prober, State, Split, Split | None], None] | None] = ContextVar(
+    "taken_over", default=None
+)
+"""What is done with a group of sites instead of both passes: a shard of a job array does one of them, on its samples."""
 
 
 def _forward(capture: Capture, step: Step) -> Any:

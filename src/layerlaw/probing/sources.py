@@ -3,16 +3,20 @@ a model says of how its images are to be prepared."""
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
+from layerlaw.capture.batches import Batches
 from layerlaw.data.labeled import Labeled, Normalize, scaling_in_words
 from layerlaw.data.prepared import Prepared, hub_data, is_hub_data, labeled_pictures
 from layerlaw.errors import DataError, needed
@@ -150,3 +154,39 @@ class OwnImages:
         pixels = torch.from_numpy(np.array(image, np.uint8)).reshape(1, image.height, image.width, -1)  # (1, h, w, c)
         one = Labeled(pixels.permute(0, 3, 1, 2), torch.zeros(1, dtype=torch.int64), ("",), "an image")
         return one.tensors(self.own.normalize or "half")[0][0]
+
+
+@dataclass(frozen=True)
+class SomeBatches:
+    """The batches from `first` to before `end` of a source; those in front of them are gone through."""
+
+    source: Any
+    first: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self.source), self.first, self.end)
+
+
+def part_of(data: Batches, shard: int, shards: int) -> Batches:
+    """The batches of one shard; a loader of a data set with places does not load the others."""
+    assert data.length is not None
+    first, end = data.length * (shard - 1) // shards, data.length * shard // shards
+    part, loader = copy.copy(data), data.source
+    part.source, part.length = SomeBatches(loader, first, end), end - first
+    part.where = f"{data.where}, shard {shard}/{shards}"
+    if (chosen := places_in(loader)) is not None:
+        kept = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context")
+        how: Any = {name: getattr(loader, name) for name in kept}
+        part.source = DataLoader(loader.dataset, batch_sampler=chosen[first:end], **how)
+    return part
+
+
+def places_in(loader: Any) -> list[list[int]] | None:
+    """The places in the data set of the samples of every batch; `None` of what is no plain loader."""
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        return None
+    return [list(batch) for batch in loader.batch_sampler]

@@ -195,8 +195,9 @@ class FirstPass:
         self.groups, self.permuted = 0, {}
 
     def all_reduce(self) -> None:
-        """Add up over ranks, in one collective call."""
-        all_reduce([t for sums in (*self.sums.values(), *self.permuted.values()) for t in sums.tensors])
+        """Add up over ranks, in one collective call: in the same order on all of them, whichever site came first."""
+        ordered = (of[key] for of in (self.sums, self.permuted) for key in sorted(of, key=str))
+        all_reduce([tensor for sums in ordered for tensor in sums.tensors])
 
     def total(self, key: Key) -> ClassSums:
         """Sums of one site over all groups."""

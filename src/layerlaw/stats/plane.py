@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -73,6 +73,16 @@ class PlaneSample:
             for key, features in kept.items():
                 whole.update(key, features[i : i + 1])
         self.labels, self._numbers, self._kept = whole.labels, whole._numbers, whole._kept
+
+    def follow(self, labels: Tensor, kept: Mapping[str, Tensor]) -> None:
+        """As if the samples (n,) that another part of the data has kept, (≤ n, d) of every site, came behind these."""
+        for i in range(len(labels)):
+            before = len(self.labels)
+            self.begin(labels[i : i + 1])
+            for key, features in kept.items() if self._rows else ():
+                there = sum(map(len, self._kept.get(key, ())))
+                if i < len(features) and there == before:  # else one before it is not there
+                    self.update(key, features[i : i + 1])
 
     def features(self, key: object) -> Tensor | None:
         """What was kept of one site (n, d), in the order of `labels`; `None` where nothing was."""

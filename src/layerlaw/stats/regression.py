@@ -52,19 +52,20 @@ class FirstRegression:
 
     def __init__(self, targets: int, groups: int, *, jackknife: bool, moments: Collection[Key] = ()) -> None:
         self.targets, self.groups, self.jackknife = targets, groups, jackknife
-        self._wanted = frozenset(moments)
+        self.wanted = frozenset(moments)  # sites whose second moments are kept
         self.gram = torch.zeros(groups, targets + 1, targets + 1, dtype=torch.float64)  # TᵀT
         self.permuted_gram: Tensor | None = None
         self.shift = torch.zeros(targets, dtype=torch.float64)
         self.sites: dict[Key, SiteSums] = {}
         self.not_binary = torch.zeros(1, dtype=torch.float64)  # how many numbers are neither 0 nor 1
         self.pictured: list[Tensor] = []
+        self.agreed = False  # whether the shift is given, and not that of the first batch
         self._seen = 0
 
     def begin(self, dealt: Dealt) -> None:
         """Start a batch."""
         Y = double(dealt.labels).cpu()
-        if self._seen == 0:
+        if self._seen == 0 and not self.agreed:
             self.shift = Y.mean(0)
         if self._seen < PICTURED:
             self.pictured.append(Y[: PICTURED - self._seen])
@@ -109,7 +110,7 @@ class FirstRegression:
     def _empty(self, key: Key, X: Tensor, P: int) -> SiteSums:
         g, p, d = self.groups, self.targets + 1, X.shape[1]
         like = torch.zeros(d, dtype=torch.float64, device=X.device)
-        moments = Moments.empty(g, d, 0, X.device) if key in self._wanted else None
+        moments = Moments.empty(g, d, 0, X.device) if key in self.wanted else None
         return SiteSums(like.new_zeros(g, p, d), like.new_zeros(P, p, d) if P else None, like, moments, X.dtype)
 
     def end(self, where: Callable[[Key], str]) -> None:

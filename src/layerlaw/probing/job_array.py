@@ -1,0 +1,399 @@
+"""One measurement as a job array: every job takes its share of the batches; files in a folder carry sums to the next round.
+
+Jobs never wait for each other: the same command, run again when all are done, goes on with the next round.
+
+Round 1 adds up classes (or products with targets), round 2 scatters around the centers of all shards, and `merge` makes the
+record of one run. Where groups or permuted labels are dealt and the labels are not known beforehand, a round comes before
+them that reads the labels: a sample is dealt by its place among all of them, whoever measures it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from layerlaw import probing
+from layerlaw.capture.batches import Batch, Batches, Pair
+from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.modules import classifier_weight, modules_of
+from layerlaw.capture.network import network_of
+from layerlaw.capture.plan import Site
+from layerlaw.data.labeled import Labeled
+from layerlaw.errors import InputError, LabelError, shown, whole_number
+from layerlaw.files import check_room, made_folder
+from layerlaw.packed import digest_of
+from layerlaw.probing import shard_files
+from layerlaw.probing.memory import KeptFeatures
+from layerlaw.probing.run import Prober, Split, first_pass, second_pass, taken_over
+from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, ShardFolder, merge, read_all, seal_of
+from layerlaw.probing.shards import ENOUGH
+from layerlaw.probing.sources import part_of, places_in, source_of
+from layerlaw.probing.state import DealerFrom, State
+from layerlaw.probing.targets import Targets
+from layerlaw.provenance import model_provenance, provenance
+from layerlaw.stats.passes import FirstPass, SecondPass
+from layerlaw.stats.precision import full_precision
+from layerlaw.stats.ranks import Exchange, through, world_size
+from layerlaw.stats.regression import FirstRegression, SecondRegression
+from layerlaw.wording import counted
+
+__all__ = ["ShardDone", "merge", "probe_shard"]
+
+
+@dataclass(frozen=True)
+class ShardDone:
+    """What one shard has done, in which round of how many; `missing` are the shards that have not finished that round.
+
+    `measured`: whether it was done now, and not found in the folder. As text it says what to do next.
+    """
+
+    shard: int
+    round: int
+    rounds: int
+    measured: bool
+    missing: tuple[int, ...]
+    folder: ShardFolder
+    work: str
+
+    def __str__(self) -> str:
+        n, at = self.folder.shards, f"round {self.round} of {self.rounds} ({self.work})"
+        did = "done, saved in" if self.measured else "was done already, in"
+        lines = [f"shard {self.shard}/{n}, {at}: {did} {self.folder.path}"]
+        goal = f"run the same commands again (round {self.round + 1})"
+        goal = f"layerlaw merge {self.folder.path}" if self.round == self.rounds else goal
+        if not self.missing:
+            return "\n".join([*lines, f"next: all {n} shards are done: {goal}"])
+        waiting = f"{counted(len(self.missing), 'shard')} of {n} still to come in this round; when all are done, {goal}"
+        return "\n".join([*lines, f"next: {waiting}:", self.folder.commands(self.missing)])
+
+
+class _Left(BaseException):
+    """A shard has done its round: nothing of the probe comes behind it."""
+
+    def __init__(self, done: ShardDone) -> None:
+        self.done = done
+
+
+def probe_shard(
+    model: nn.Module,
+    data: Any,
+    *,
+    shard: tuple[int, int],
+    state: str | os.PathLike[str],
+    test: Any = None,
+    about: Mapping[str, Any] | None = None,
+    **how: Any,
+) -> ShardDone:
+    """One job of an array that measures together what `layerlaw.probe(model, data, test=test, **how)` measures alone.
+
+    shard   (i, n): the i-th of n shards, from 1 to n; each takes its share of the batches of all the data
+    state   the folder that all shards write to and read from
+    about   of the record: "name", "settings" and "provenance" to be added; "command": what runs shard {i} of {n}
+
+    Run it for every shard, and when all are done once more: the folder says which round it is. Then `merge(state)` gives the
+    record. A shard that is done already is not measured again. `null` and `parts` are for one job.
+    """
+    for name in ("null", "parts"):
+        if how.get(name):
+            raise InputError(f"{name}: expected False in shards, got True. Measure it in one job, with layerlaw.probe.")
+    if how.get("batchnorm") == "whole":
+        raise InputError("batchnorm='whole': expected one job, which sees all samples, got a shard. Use 'running'.")
+    if world_size() > 1:
+        raise InputError("shard: expected one process, got several ranks. Use a job array or torchrun, not both.")
+    i, n = _numbers(shard)
+    given, path = dict(about or {}), made_folder(state)
+    given.setdefault("command", f"probe_shard(model, data, shard=({{i}}, {{n}}), state={str(path)!r})")
+    folder = ShardFolder(path, n, given["command"])
+    folder.check_others()
+    check_room(path)
+    settings = {"data_name": how.get("data_name", "")}
+    if not isinstance(data, Labeled) or how.get("prepare") is not None:
+        found = source_of(data, network_of(model), prepare=how.get("prepare"), labels=how.get("labels"))
+        settings |= {"inputs": found.prepared} if found.prepared else {}
+    given["settings"] = settings | given.get("settings", {})
+    job = _Shard(folder, i, ("data",) if test is None else ("data", "test"), given)
+    before = taken_over.set(job)
+    try:
+        probing.probe(model, data, test=test, **how)
+    except _Left as left:
+        return left.done
+    finally:
+        taken_over.reset(before)
+    raise AssertionError("a shard always leaves")
+
+
+def _numbers(shard: Any) -> tuple[int, int]:
+    pair = [whole_number(one) for one in shard] if isinstance(shard, (tuple, list)) else []
+    if (
+        len(pair) == 2
+        and pair[0] is not None
+        and pair[1] is not None
+        and 1 <= pair[0] <= pair[1] <= shard_files.MOST_SHARDS
+    ):
+        return pair[0], pair[1]
+    raise InputError(f"shard: expected (i, n), the i-th of n shards with i from 1 to n, got {shown(shard)}.")
+
+
+class _Shard:
+    """Takes the place of both passes over every group of sites: does the part of one shard in one round."""
+
+    def __init__(self, folder: ShardFolder, shard: int, splits: tuple[str, ...], about: Facts) -> None:
+        self.folder, self.shard, self.splits, self.about = folder, shard, splits, about
+        self.started, self.stage, self.stages = time.perf_counter(), "", STAGES
+        self.identity: Facts = {}
+        self.facts: Facts = {"about": about, "parts": {}, "splits": {}}
+        self.tensors: dict[str, Tensor] = {}
+        self.earlier: list[tuple[dict[str, Tensor], Facts]] = []  # what all shards left in the stage before
+        self.first_batch: Batch | None = None
+
+    def __call__(self, prober: Prober, state: State, split: Split, reference: Split | None) -> None:
+        """Do what this round needs of a group of sites; leave after the last one."""
+        if state.label not in self.facts["splits"]:
+            self._begin(prober, state)
+        here = self.facts["splits"][state.label]
+        part, whole = f"{state.label}-{len(here['groups'])}", state.data
+        here["groups"].append([site.name for site in state.sites])
+        state.data = part_of(whole, self.shard, self.folder.shards)
+        if self.stage == "labels":
+            self._read_labels(prober, state)
+            lend(state.first, state, split)
+        else:
+            self._prepare(prober, state, whole)
+            (self._sums if self.stage == "sums" else self._scatters)(prober, state, split, reference, part)
+        if state.label == self.splits[-1] and state.sites[-1] is prober.plan.sites[-1]:
+            self._leave()
+
+    def _begin(self, prober: Prober, state: State) -> None:
+        """Which data these are, and before the first of them: of which measurement, and which round it is."""
+        data, dealer = state.data, state.dealer
+        deals = bool(dealer.groups or dealer.permuted)
+        if data.length is None or (data.samples is None and deals):
+            cure = "Pass tensors, a Dataset or a DataLoader of one" + ", or uncertainty=False" * (
+                data.length is not None
+            )
+            known = "batches" if data.length is None else "samples"
+            raise InputError(
+                f"{data.where}: expected data whose number of {known} is known beforehand, in shards. {cure}."
+            )
+        prober.randomness.rewind()
+        self.first_batch = next(iter(data))
+        self.identity[state.label] = self._mark(data)
+        unknown = data.labels is None and (deals or isinstance(prober.classes, Targets))
+        if state.label == "data":
+            self._choose(prober, unknown)
+        elif unknown and "labels" not in self.stages:
+            raise InputError("test: expected data of the kind of the others, whose labels are known, got a loader.")
+        for stage, shard in ((s, k) for s in self.stages for k in range(1, self.folder.shards + 1)):
+            if self.folder.file(stage, shard).exists():  # one says what all are
+                self.folder.compare(self.identity, self.folder.read(stage, shard)[1]["identity"], shard)
+                break
+        facts = {"batch_size": data.batch_size, "order": data.order, "why_not": state.why_not}
+        self.facts["splits"][state.label] = facts | {"groups": [], "fingerprint": [], "layout": [], "decided": False}
+
+    def _mark(self, data: Batches) -> Facts:
+        """What tells one data set from another, without going through all of it where that takes long."""
+        mark, batch = Fingerprint(), self.first_batch
+        assert batch is not None
+        if isinstance(data.source, Pair):
+            batch = data.source.whole
+        mark.update(batch.labels, *batch.tensors())
+        found: Facts = {"batches": data.length, "samples": data.samples, "order": data.order, "content": mark.text()}
+        if (places := places_in(data.source)) is not None:
+            if places != places_in(data.source):
+                cure = "Pass shuffle=False: shards in other jobs must find the samples in the same order"
+                raise InputError(f"{data.where}: expected a loader of one order, got one that shuffles. {cure}.")
+            found["places"] = digest_of(places)
+        return found
+
+    def _choose(self, prober: Prober, unknown: bool) -> None:
+        """The first stage that this shard has not done; leaves where others must come first, or nothing is left to do."""
+        options, plan, known = prober.options, prober.plan, model_provenance(prober.network)
+        where = digest_of(shard_files.plain((plan.sites, plan.classifier, plan.reads, plan.scores)))[:12]
+        self.identity |= {
+            "model": f"{known['model']}, {known['parameters']:,} parameters, sha256 {known['parameters_sha256']}",
+            "options": {name: getattr(options, name) for name in OPTIONS},
+            "sites": f"{len(plan.sites)} sites ({plan.rule}), sha256 {where}",
+            "classes": f"{prober.classes.K}, sha256 {digest_of(shard_files.plain(prober.classes))[:12]}",
+            "splits": list(self.splits),
+        }
+        self.facts |= {"identity": self.identity, "provenance": known, **described(prober)}
+        rows = None if plan.classifier is None else classifier_weight(modules_of(prober.network)[plan.classifier])
+        self.tensors |= {} if rows is None else {"classifier": rows}
+        self.stages, folder = STAGES[not unknown :], self.folder
+        for at, stage in enumerate(self.stages):
+            before = self.stages[at - 1] if at else None
+            if before is not None and (missing := folder.missing(before)):
+                raise _Left(self._done(at, False, missing))
+            self.earlier = [] if before is None else read_all(folder, before)
+            for number, (_, theirs) in enumerate(self.earlier, 1):
+                folder.compare(self.identity, theirs["identity"], number)
+            if not folder.file(stage, self.shard).exists():
+                self.stage = stage
+                return
+            mine = folder.read(stage, self.shard)[1]
+            folder.compare(self.identity, mine["identity"], self.shard)
+            gone = any(
+                seal and not folder.file(stage, self.shard, part).exists() for part, seal in mine["parts"].items()
+            )
+            if gone or (stage == "scatters" and mine["around"] != seal_of(self.earlier)):  # sums were measured anew
+                self.stage = stage
+                return
+        raise _Left(self._done(len(self.stages), False, folder.missing("scatters")))
+
+    def _done(self, number: int, measured: bool, missing: Sequence[int]) -> ShardDone:
+        work = WORK[self.stages[number - 1]]
+        return ShardDone(self.shard, number, len(self.stages), measured, tuple(missing), self.folder, work)
+
+    def _read_labels(self, prober: Prober, state: State) -> None:
+        """The labels of this shard, without the network; once, not for every group of sites."""
+        if f"{state.label}.labels" in self.tensors:
+            return
+        found = []
+        if state.data.length:
+            prober.randomness.rewind()
+            for i, batch in enumerate(prober.options.progress(state.data, f"{state.label}, labels", state.data.length)):
+                found.append(prober.classes.positions(batch.labels.cpu(), f"labels of {state.label}, batch {i}")[0])
+        self._keep_labels(state.label, found)
+
+    def _keep_labels(self, label: str, found: Sequence[Tensor]) -> None:
+        some = [labels for labels in found if len(labels)]
+        self.tensors[f"{label}.labels"] = torch.cat(some) if some else torch.zeros(0, dtype=torch.long)
+        self.tensors[f"{label}.sizes"] = torch.tensor([len(labels) for labels in some], dtype=torch.long)
+
+    def _known(self, prober: Prober, label: str, whole: Batches) -> list[list[Tensor]] | None:
+        """The labels of every batch of every shard, as far as they are known before this round."""
+        if isinstance(pair := whole.source, Pair):
+            labels = pair.labels if pair.order is None else pair.labels[pair.order.to(pair.labels.device)]
+            batches = list(torch.split(labels.cpu(), pair.batch_size))
+            found = [prober.classes.positions(batch, f"labels of {label}")[0] for batch in batches]
+            n = self.folder.shards
+            cuts = [len(batches) * k // n for k in range(n + 1)]
+            return [[one for one in found[a:b] if len(one)] for a, b in pairwise(cuts)]
+        return [shard_files.label_batches(tensors, label) for tensors, _ in self.earlier] or None
+
+    def _prepare(self, prober: Prober, state: State, whole: Batches) -> None:
+        """What both rounds need: samples are dealt by their place among all of them."""
+        known = self._known(prober, state.label, whole)
+        deals = state.dealer.groups or state.dealer.permuted or isinstance(prober.classes, Targets)
+        before = [] if known is None else [batch for batches in known[: self.shard - 1] for batch in batches]
+        if state.kept.whole and state.dealer.permuted and known is not None:
+            state.dealer.all_labels = torch.cat([batch for batches in known for batch in batches])  # as one run would
+        state.kept = KeptFeatures(state.sites, 0, None)
+        state.dealer = DealerFrom(state.dealer, before if deals else [])
+        if state.sample is not None:
+            for batch in before:
+                state.sample.begin(prober.classes.pictured(batch))
+
+    def _sums(self, prober: Prober, state: State, split: Split, reference: Split | None, part: str) -> None:
+        """Round 1 of a group of sites."""
+        here, batch = self.facts["splits"][state.label], self.first_batch
+        assert batch is not None
+        here["layout"].append(layout(prober, state, batch))
+        here["linear"], here["no_linear_why"] = sorted(state.linear), split.no_linear_why
+        here["dealt"] = [state.dealer.groups, state.dealer.permuted]
+        if isinstance(state.first, FirstRegression):
+            shift = (
+                prober.classes.positions(batch.labels, f"labels of {state.label}, batch 0")[0].double().mean(0).cpu()
+            )
+            state.first.shift, state.first.agreed = shift, True
+            here["shift"], here["moments"] = shift.tolist(), sorted(map(str, state.first.wanted))
+        before = 0 if state.sample is None else len(state.sample.labels)
+        dealer = state.dealer
+        assert isinstance(dealer, DealerFrom)
+        try:
+            if state.data.length:
+                first_pass(prober, state)
+        except LabelError:
+            if dealer.dealt:
+                raise  # else it has no samples of measured classes
+        self.facts["parts"][part] = None
+        if dealer.dealt:
+            with full_precision(), through(self._saving(part)):
+                state.first.all_reduce()
+        here["fingerprint"] = [[stream.rows, stream.number] for stream in state.fingerprint.streams]
+        here["unused"] = state.data.unused
+        self._keep_labels(state.label, dealer.dealt)
+        if state.sample is not None:
+            pictured = state.sample.labels[before:]
+            self.tensors[f"{state.label}.pictured"] = torch.tensor(pictured, dtype=torch.long)
+            for site in state.sites:
+                if (features := state.sample.features(site.name)) is not None:
+                    self.tensors[f"{state.label}.plane.{site.name}"] = features
+        lend(state.first, state, split)
+
+    def _scatters(self, prober: Prober, state: State, split: Split, reference: Split | None, part: str) -> None:
+        """Round 2 of a group of sites."""
+        here, mine = self.facts["splits"][state.label], self.earlier[self.shard - 1][1]
+        there = mine["splits"][state.label]
+        state.first = shard_files.shaped_first(prober, there, len(here["groups"]) - 1)
+        state.fingerprint = Fingerprint()
+        state.fingerprint.follow([(rows, number) for rows, number in there["fingerprint"]])
+        load = shard_files.loading(self.folder, "sums", part, [facts for _, facts in self.earlier])
+        self.facts["parts"][part] = None
+        second: SecondPass | SecondRegression
+        if mine["parts"][part] is not None:
+            with through(load, self._saving(part)):
+                second = second_pass(prober, state, reference)
+            here["decided"] = second.decision is not None
+        else:
+            with full_precision(), through(load):
+                how: Any = (state.label, prober.options.weighting, reference, state.linear, None)
+                second = prober.classes.second(state.first, *how)  # type: ignore[arg-type]
+        self.tensors[f"{state.label}.free"] = state.free.clone()
+        lend(second, state, split)
+
+    def _saving(self, part: str) -> Exchange:
+        def save(tensors: Sequence[Tensor], digests: Sequence[Tensor]) -> None:
+            named = {f"{i:05}": tensor for i, tensor in enumerate(tensors)}
+            marks = torch.cat([mark.reshape(-1).cpu() for mark in digests]) if digests else torch.zeros(0)
+            written = self.folder.write(self.stage, self.shard, named | {"digests": marks}, {}, part)
+            self.facts["parts"][part] = written
+
+        return save
+
+    def _leave(self) -> None:
+        """All statistics are in files: the last one says so."""
+        self.facts["seconds"] = round(time.perf_counter() - self.started, 3)
+        if self.stage == "scatters":
+            self.facts["around"] = seal_of(self.earlier)
+        self.folder.write(self.stage, self.shard, self.tensors, self.facts)
+        raise _Left(self._done(self.stages.index(self.stage) + 1, True, self.folder.missing(self.stage)))
+
+
+def layout(prober: Prober, state: State, batch: Batch) -> list[tuple[str, int, str]]:
+    """The sites in the order in which the network comes to them, with their features and dtype."""
+    found: list[tuple[str, int, str]] = []
+
+    def consume(site: Site, features: Tensor) -> None:
+        found.append((site.name, features.shape[1], str(features.dtype).removeprefix("torch.")))
+
+    with prober.capturing(state.sites, consume) as capture:
+        capture.run(batch.first(ENOUGH).to(prober.device), rows=None, where=f"{state.label}, batch 0")
+    return found
+
+
+def lend(found: FirstPass | FirstRegression | SecondPass | SecondRegression, state: State, split: Split) -> None:
+    """What test data need to know of these: centers, what was taken off the targets, which sites keep second moments."""
+    if isinstance(found, SecondPass):
+        split.around |= {site: found.around[site.name] for site in state.sites}
+    elif isinstance(found, SecondRegression):
+        split.targets, found = found.first, found.first
+    if isinstance(found, FirstRegression):
+        kept: Any = {site: SimpleNamespace(moments=() if site.name in found.wanted else None) for site in state.sites}
+        split.regressions |= kept
+
+
+def described(prober: Prober) -> Facts:
+    """What a record says of a network, its plan and classes, for those who do not have it."""
+    modules, names = modules_of(prober.network), {site.module for site in prober.plan.sites}
+    owners = {name: any(True for _ in modules[name].parameters()) for name in sorted(names) if name in modules}
+    told = {"plan": shard_files.plain(prober.plan), "classes": shard_files.plain(prober.classes), "modules": owners}
+    return told | {"device": provenance(prober.device)["device"]}

@@ -1,0 +1,408 @@
+"""A measurement in shards: merged, it is the record of one run."""
+
+import itertools
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from capture_networks import FNN, InPlaceResNet, clouds, seeded
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import layerlaw as ll
+from disk import full_disk
+from layerlaw.errors import DataError, InputError, LabelError, PassError
+from layerlaw.probing import merge, probe_shard
+from layerlaw.probing.job_array import ShardDone
+
+pytest.importorskip("safetensors")
+
+X, Y = clouds(300, 12)
+X = X.double()
+TARGETS = torch.stack([X[:, 0] * X[:, 1], 100 * X[:, 2].sin() + 1990], 1)
+SEVERAL = torch.stack([X[:, 0] > 0, X[:, 1] + X[:, 2] > 0, X[:, 3] > 1], 1)
+IMAGES, CLASSES = clouds(120, 3, 8, 8)
+HOW: dict[str, Any] = {"batch_size": 40, "progress": False}
+
+
+def network(outputs: int = 3) -> nn.Module:
+    return seeded(FNN, (12, 20, 16, 16, outputs)).double()
+
+
+def all_shards(folder: Path, model: nn.Module, data: Any, n: int, **how: Any) -> ShardDone:
+    """One round of every shard."""
+    done = [probe_shard(model, data, shard=(i, n), state=folder, **how) for i in range(1, n + 1)]
+    return done[-1]
+
+
+def merged(folder: Path, model: nn.Module, data: Any, n: int, **how: Any) -> ll.Record:
+    """All rounds of every shard."""
+    while True:
+        done = all_shards(folder, model, data, n, **how)
+        if done.round == done.rounds and not done.missing:
+            return merge(folder)
+
+
+def apart(a: Any, b: Any) -> float:
+    """The largest relative difference of the numbers in plain data that are otherwise equal."""
+    if isinstance(a, dict):
+        assert list(a) == list(b)
+        return max((apart(a[key], b[key]) for key in a), default=0.0)
+    if isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        return max((apart(x, y) for x, y in zip(a, b, strict=True)), default=0.0)
+    if isinstance(a, float) and isinstance(b, float) and math.isfinite(a):
+        return abs(a - b) / max(1.0, abs(a))
+    assert a == b
+    return 0.0
+
+
+def same(one: ll.Record, other: ll.Record, within: float = 1e-12) -> None:
+    """Everything but when, how long and in how many forwards."""
+    a, b = (record.to_dict() for record in (one, other))
+    assert b["provenance"].pop("shards") >= 1
+    for record in (a, b):
+        del record["settings"]["one_forward"]
+        for name in ("created", "seconds"):
+            del record["provenance"][name]
+    assert apart(a, b) <= within
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_merged_shards_are_one_run_with_standard_errors_and_test_data(tmp_path: Path, n: int) -> None:
+    how = HOW | {"test": (X[:100], Y[:100]), "uncertainty": True}
+    alone = ll.probe(network(), (X, Y), **how)
+    assert {"separation_log_se", "separation_permuted", "test_separation_log_se", "test_nc1", "nc4"} <= set(
+        alone.columns
+    )
+    same(alone, merged(tmp_path, network(), (X, Y), n, **how))
+
+
+@pytest.mark.parametrize("labels", [TARGETS, SEVERAL], ids=["numbers", "several labels"])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_shards_of_targets_are_one_run(tmp_path: Path, labels: torch.Tensor, loaded: bool) -> None:
+    model, how = network(labels.shape[1]), {"uncertainty": True, "progress": False}
+    splits = [TensorDataset(X, labels), TensorDataset(X[:90], labels[:90])]
+    data, test = [DataLoader(split, 40) for split in splits] if loaded else [split.tensors for split in splits]
+    if not loaded:
+        how["batch_size"] = 40
+    alone = ll.probe(model, data, test=test, **how)
+    assert {"target_separation_log_se", "target_separation_permuted", "residual_held_out"} <= set(alone.columns)
+    same(alone, merged(tmp_path, model, data, 3, test=test, **how), within=1e-10)
+
+
+@pytest.mark.parametrize("memory", [2.0, 300 * 8 * 30 / 2**30], ids=["kept by one run", "streamed by one run"])
+def test_a_loader_is_dealt_as_in_one_run_after_a_round_that_reads_its_labels(tmp_path: Path, memory: float) -> None:
+    loader, how = DataLoader(TensorDataset(X, Y), 40), {"uncertainty": True, "progress": False, "memory_gib": memory}
+    alone = ll.probe(network(), loader, test=loader, **how)
+    assert alone.settings["one_forward"] == (memory == 2.0)
+    assert all_shards(tmp_path, network(), loader, 3, test=loader, **how).rounds == 3
+    same(alone, merged(tmp_path, network(), loader, 3, test=loader, **how))
+
+
+def test_a_loader_without_standard_errors_takes_two_rounds_and_loads_its_share_alone(tmp_path: Path) -> None:
+    loaded = []
+
+    class Seen(TensorDataset):
+        def __getitem__(self, i: int) -> Any:
+            loaded.append(i)
+            return super().__getitem__(i)
+
+    loader, how = DataLoader(Seen(X, Y), 40), {"uncertainty": False, "progress": False}
+    done = probe_shard(network(), loader, shard=(4, 4), state=tmp_path, **how)
+    assert done.rounds == 2
+    assert set(loaded) == {*range(40), *range(240, 300)}  # the first batch shows the sites
+    same(ll.probe(network(), loader, **how), merged(tmp_path, network(), loader, 4, **how))
+
+
+def test_batches_of_any_sizes_and_shards_without_any_are_one_run(tmp_path: Path) -> None:
+    cuts = [0, 7, 8, 60, 61, 200, 300]
+    data = [(X[a:b], Y[a:b]) for a, b in itertools.pairwise(cuts)]
+    how = {"uncertainty": False, "progress": False}
+    same(ll.probe(network(), data, **how), merged(tmp_path, network(), data, 9, **how))
+
+
+def test_a_shard_may_have_no_sample_of_the_measured_classes(tmp_path: Path) -> None:
+    order = Y.argsort(stable=True)
+    how = HOW | {"classes": [1, 2], "uncertainty": True, "test": (X[order], Y[order])}
+    alone = ll.probe(network(), (X[order], Y[order]), **how)
+    same(alone, merged(tmp_path, network(), (X[order], Y[order]), 6, **how))
+
+
+def test_batch_statistics_groups_of_sites_and_the_least_of_a_linear_map_are_those_of_one_run(tmp_path: Path) -> None:
+    model = seeded(InPlaceResNet).double()
+    order = CLASSES.argsort(stable=True)  # is mixed, so that BatchNorm sees all classes
+    data = (IMAGES[order].double(), CLASSES[order])
+    how = {"batchnorm": "batch", "batch_size": 20, "sites": ["layers", "logits"], "progress": False}
+    how |= {"reduce": "mean", "linear": True, "uncertainty": True, "test": data, "memory_gib": 40_000 / 2**30}
+    alone = ll.probe(model, data, **how)
+    assert "mixed" in alone.settings["order"]
+    assert not alone.settings["one_forward"]
+    assert "separation_linear" in alone.columns
+    done = all_shards(tmp_path, model, data, 2, **how)
+    assert len(list(tmp_path.glob("sums-1-of-2.data-*"))) > 1  # groups of sites
+    assert done.rounds == 2
+    same(alone, merged(tmp_path, model, data, 2, **how))
+
+
+def test_of_float32_shards_are_a_streamed_run_exactly_and_a_kept_one_but_for_rounding(tmp_path: Path) -> None:
+    model = seeded(InPlaceResNet)
+    how = {"sites": ["layers", "logits"], "progress": False, "batch_size": 20, "uncertainty": True}
+    little = 40 * 3 * 16 * 600 / 2**30
+    streamed = ll.probe(model, (IMAGES, CLASSES), **how, memory_gib=little)
+    assert not streamed.settings["one_forward"]
+    same(streamed, merged(tmp_path / "a", model, (IMAGES, CLASSES), 3, **how, memory_gib=little))
+    kept, shards = ll.probe(model, (IMAGES, CLASSES), **how), merged(tmp_path / "b", model, (IMAGES, CLASSES), 3, **how)
+    assert kept.settings["one_forward"]
+    assert shards.column("separation") == pytest.approx(kept.column("separation"), rel=1e-6)
+    assert shards.column("separation_permuted") == pytest.approx(kept.column("separation_permuted"), rel=1e-5)
+
+
+def test_what_is_done_is_not_measured_again_and_every_answer_says_what_comes_next(tmp_path: Path) -> None:
+    first = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
+    assert (first.round, first.rounds, first.measured, first.missing) == (1, 2, True, (2,))
+    assert "shard=(2, 2)" in str(first)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
+    assert (again.round, again.measured, again.missing) == (1, False, (2,))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == written
+    assert "(round 2)" in str(probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW))
+    all_shards(tmp_path, network(), (X, Y), 2, **HOW)
+    last = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
+    assert (last.round, last.measured, last.missing) == (2, False, ())
+    assert f"layerlaw merge {tmp_path}" in str(last)
+
+
+def test_the_network_is_left_as_it_was_and_a_folder_remembers_the_name_of_the_data(tmp_path: Path) -> None:
+    model = network().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    about = {"name": "mine", "provenance": {"command": "a command"}}
+    record = merged(tmp_path, model, (X, Y), 2, data_name="clouds", about=about, **HOW)
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert (record.name, record.settings["data_name"], record.provenance["command"]) == ("mine", "clouds", "a command")
+
+
+@pytest.mark.parametrize("shard", [(0, 2), (3, 2), (1.5, 2), "1/2", (1,), None, (True, 2), (1, 10**9)])
+def test_a_shard_is_a_number_of_so_many(tmp_path: Path, shard: Any) -> None:
+    with pytest.raises(InputError, match=r"shard: expected \(i, n\), the i-th of n shards with i from 1 to n, got"):
+        probe_shard(network(), (X, Y), shard=shard, state=tmp_path, **HOW)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"null": True}, "null: expected False in shards"),
+        ({"parts": True}, "parts: expected False in shards"),
+        ({"batchnorm": "whole"}, "expected one job, which sees all samples"),
+    ],
+)
+def test_what_needs_one_job_is_said(tmp_path: Path, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW | how)
+
+
+def test_data_of_unknown_length_or_in_another_order_each_time_are_refused(tmp_path: Path) -> None:
+    class Stream:
+        def __iter__(self) -> Any:
+            return iter([(X, Y)])
+
+    with pytest.raises(InputError, match="number of batches is known beforehand"):
+        probe_shard(network(), Stream(), shard=(1, 2), state=tmp_path, progress=False)
+    with pytest.raises(InputError, match=r"number of samples is known beforehand.*uncertainty=False"):
+        probe_shard(network(), [(X, Y)], shard=(1, 2), state=tmp_path, progress=False)
+    shuffled = DataLoader(TensorDataset(X, Y), 40, shuffle=True)
+    with pytest.raises(InputError, match=r"got one that shuffles\. Pass shuffle=False"):
+        probe_shard(network(), shuffled, shard=(1, 2), state=tmp_path, progress=False)
+
+
+def changed_weights() -> nn.Module:
+    model = network()
+    with torch.no_grad():
+        next(iter(model.parameters()))[0, 0] += 1
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "how", "message"),
+    [
+        (changed_weights(), (X, Y), {}, "shard 1 of 2 measured another model"),
+        (network(), (X.roll(1, 0), Y), {}, "shard 1 of 2 measured other data"),
+        (network(), (X, Y.roll(1, 0)), {}, "shard 1 of 2 measured other data"),
+        (network(), (X[:200], Y[:200]), {}, r"shard 1 of 2 measured other data .*\"samples\": 300.* there"),
+        (
+            network(),
+            (X, Y),
+            {"seed": 1},
+            r"measured with other options \(\{\"seed\": 0\} there, \{\"seed\": 1\} here\)",
+        ),
+        (network(), (X, Y), {"uncertainty": False}, "measured with other options"),
+        (network(), (X, Y), {"sites": ["layers.1", "layers.2"]}, "measured other sites"),
+        (network(), (X, Y), {"classes": [0, 2]}, "measured other classes"),
+        (network(), (X, Y), {"test": (X, Y)}, "measured other data sets"),
+        (network(), (X, Y), {"batch_size": 20}, "measured other data"),
+    ],
+)
+def test_another_measurement_needs_a_folder_of_its_own(
+    tmp_path: Path, model: nn.Module, data: Any, how: dict[str, Any], message: str
+) -> None:
+    probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
+    with pytest.raises(DataError, match=message):
+        probe_shard(model, data, shard=(2, 2), state=tmp_path, **HOW | how)
+
+
+def test_other_test_data_are_noticed(tmp_path: Path) -> None:
+    probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, test=(X, Y), **HOW)
+    with pytest.raises(DataError, match="shard 1 of 2 measured other test data"):
+        probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, test=(2 * X, Y), **HOW)
+
+
+def test_data_that_change_between_the_rounds_are_noticed(tmp_path: Path) -> None:
+    class Changing(TensorDataset):
+        times = 1.0
+
+        def __getitem__(self, i: int) -> Any:
+            x, y = super().__getitem__(i)
+            return (x if i < 40 else x * self.times), y
+
+    data = Changing(X, Y)
+    how = {"batch_size": 40, "progress": False}
+    for _ in range(2):  # labels, sums
+        all_shards(tmp_path, network(), data, 2, **how)
+    data.times = 1.5
+    with pytest.raises(PassError, match="the samples or their order changed between the two passes"):
+        all_shards(tmp_path, network(), data, 2, **how)
+    plain = how | {"uncertainty": False}
+    data.times = 1.0
+    all_shards(tmp_path / "plain", network(), data, 2, **plain)
+    data.times = 1.5
+    all_shards(tmp_path / "plain", network(), data, 2, **plain)
+    with pytest.raises(PassError, match="the data changed between the two passes"):
+        merge(tmp_path / "plain")
+
+
+def test_shards_of_another_number_are_noticed(tmp_path: Path) -> None:
+    probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
+    with pytest.raises(DataError, match="expected shards of 3, got files of shards of 2"):
+        probe_shard(network(), (X, Y), shard=(1, 3), state=tmp_path, **HOW)
+    (tmp_path / "sums-1-of-4.safetensors").write_bytes(b"")
+    with pytest.raises(DataError, match=r"expected the folder of one job array .*, got shards of 2, 4"):
+        merge(tmp_path)
+
+
+def test_merging_too_early_says_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="got no file of a shard"):
+        merge(tmp_path)
+    with pytest.raises(DataError, match="expected the folder of a job array, got nothing there"):
+        merge(tmp_path / "missing")
+    about = {"command": "layerlaw probe net.py:make --shard {i}/{n} --state there"}
+    probe_shard(network(), (X, Y), shard=(2, 3), state=tmp_path, about=about, **HOW)
+    with pytest.raises(DataError) as error:
+        merge(tmp_path)
+    first = "shards 1, 3 of 3 have not done round 1 of 2 (class sums): run round 1:"
+    commands = [f"  layerlaw probe net.py:make --shard {i}/3 --state there" for i in (1, 2, 3)]
+    assert str(error.value).endswith(
+        "\n".join([first, commands[0], commands[2], "Then run all 3 once more, for round 2."])
+    )
+    for i in (1, 3):
+        probe_shard(network(), (X, Y), shard=(i, 3), state=tmp_path, about=about, **HOW)
+    with pytest.raises(DataError) as error:
+        merge(tmp_path)
+    assert str(error.value).endswith("\n".join(["run round 2:", *commands]))
+
+
+def two_rounds(folder: Path) -> Path:
+    all_shards(folder, network(), (X, Y), 2, **HOW)
+    all_shards(folder, network(), (X, Y), 2, **HOW)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["sums-2-of-2", "sums-2-of-2.data-0", "scatters-1-of-2", "scatters-1-of-2.data-0"])
+def test_a_file_that_is_cut_short_changed_or_gone_is_answered_and_its_shard_can_be_run_again(
+    tmp_path: Path, name: str
+) -> None:
+    alone, file = ll.probe(network(), (X, Y), **HOW), two_rounds(tmp_path) / f"{name}.safetensors"
+    content = file.read_bytes()
+    for damage, message in [
+        (content[: len(content) // 2], "cut short or damaged"),
+        (content[:5], "cut short or damaged"),
+        (b"", "cut short or damaged"),
+        (content[:-3] + bytes([content[-3] ^ 1]) + content[-2:], "its checksum differs"),
+        (content.replace(b"sums", b"suns", 1).replace(b"scatters", b"scattert", 1), "its checksum differs"),
+    ]:
+        file.write_bytes(damage)
+        with pytest.raises(DataError, match=message) as error:
+            merge(tmp_path)
+        assert str(file) in str(error.value)
+        assert "Delete it and run this shard again:\n  probe_shard(" in str(error.value)
+    file.unlink()
+    with pytest.raises(DataError, match=r"Run this shard again|have not done round"):
+        merge(tmp_path)
+    all_shards(tmp_path, network(), (X, Y), 2, **HOW)
+    all_shards(tmp_path, network(), (X, Y), 2, **HOW)
+    same(alone, merge(tmp_path))
+
+
+def test_a_copy_of_a_shard_does_not_count_twice(tmp_path: Path) -> None:
+    two_rounds(tmp_path)
+    for part in ("", ".data-0"):
+        shutil.copy(tmp_path / f"sums-1-of-2{part}.safetensors", tmp_path / f"sums-2-of-2{part}.safetensors")
+    with pytest.raises(DataError, match="expected what its name says, got what shard 1 of 2 left"):
+        merge(tmp_path)
+
+
+def test_shards_of_two_measurements_are_not_mixed(tmp_path: Path) -> None:
+    two_rounds(tmp_path / "a")
+    for _ in range(2):
+        all_shards(tmp_path / "b", changed_weights(), (X, Y), 2, **HOW)
+    for file in (tmp_path / "b").glob("*-2-of-2*"):
+        shutil.copy(file, tmp_path / "a")
+    with pytest.raises(DataError, match="shard 2 of 2 measured another model"):
+        merge(tmp_path / "a")
+
+
+def test_round_2_around_other_sums_is_noticed(tmp_path: Path) -> None:
+    data = [(X[:150], Y[:150]), (X[150:], Y[150:])]
+    other = [(X[:150], Y[:150]), (X[150:] * 1.5, Y[150:])]  # of a list only the first batch tells which data these are
+    how = {"uncertainty": False, "progress": False}
+    for folder, given in (("a", data), ("b", other)):
+        for _ in range(2):
+            all_shards(tmp_path / folder, network(), given, 2, **how)
+    for file in (tmp_path / "b").glob("sums-2-of-2*"):
+        shutil.copy(file, tmp_path / "a")
+    with pytest.raises(DataError, match="shards 1, 2 measured round 2 around the sums of another round 1"):
+        merge(tmp_path / "a")
+    all_shards(tmp_path / "a", network(), other, 2, **how)  # is measured again, though it was there
+    same(ll.probe(network(), other, **how), merge(tmp_path / "a"))
+
+
+def test_another_version_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("layerlaw.probing.shard_files.code_version", lambda: "0.0.1")
+    probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
+    monkeypatch.undo()
+    with pytest.raises(
+        DataError, match=r"got version 1 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
+    ):
+        probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    wide = seeded(FNN, (12, 400, 400, 3)).double()
+    probe_shard(wide, (X, Y), shard=(1, 2), state=tmp_path, **HOW)
+    there = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    statistics = (tmp_path / "sums-1-of-2.data-0.safetensors").stat().st_size
+    assert statistics > 1 << 16  # what is tried before the work fits
+    for room in (0, statistics - 1):
+        with full_disk(room), pytest.raises(DataError, match="expected space on the disk"):
+            probe_shard(wide, (X, Y), shard=(2, 2), state=tmp_path, **HOW)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir() if "-2-of-2" not in path.name} == there
+        assert not (tmp_path / "sums-2-of-2.safetensors").exists()
+    same(ll.probe(wide, (X, Y), **HOW), merged(tmp_path, wide, (X, Y), 2, **HOW))
+
+
+def test_samples_of_no_measured_class_anywhere_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LabelError, match="expected samples of all 2 classes"):
+        merged(tmp_path, network(), (X, Y), 2, classes=[0, 7], scores=None, **HOW)
