@@ -170,7 +170,7 @@ class Prober:
         split = Split(untrusted={} if forgive else None)
         groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         split.no_linear_why = why_not
-        allowed = self.slices and isinstance(self.classes, Classes)
+        allowed = self.slices and isinstance(self.classes, Classes) and taken_over.get() is None
         wide = wide_sites(sites, K, views_of(fitting.jackknife, fitting.permuted), memory) if allowed else []
         if cut := [site.name for site in wide if site.name in linear]:
             linear -= set(cut)
