@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections import Counter
@@ -221,6 +222,16 @@ def test_depth_is_chosen_over_the_cluster(nodes: Any, tmp_path: Path) -> None:
     here = choose_depth(SAMPLES, recipe=short, **how)
     assert [c.trials[0].accuracies for c in there.candidates] == [c.trials[0].accuracies for c in here.candidates]
     assert "roughly" not in plans[0]
+
+
+def test_an_address_at_which_nobody_answers_is_told_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        free = f"127.0.0.1:{taken.getsockname()[1]}"  # bound, but nobody listens
+        with pytest.raises(LayerlawError, match=f"expected a cluster at RAY_ADDRESS={free}, got .*ray start --head"):
+            engines._check_address(free)
+    for word in ("", "auto", "local", "anyscale://mine"):
+        engines._check_address(word)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

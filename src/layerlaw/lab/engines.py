@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -38,6 +39,7 @@ TRIES = 3  # workers that may be lost one after the other over one job, before i
 MOMENT = 0.5  # seconds that a worker waits for the end of its job before it answers
 COPY_EVERY = 1.0  # seconds, at least, between two copies of the files of a job
 PATIENCE = 60.0  # seconds without any worker, before that is told
+REACHED = 10.0  # seconds in which the address of a cluster has to answer
 NO_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0"}  # for a cluster that is started here, unless the user says otherwise
 
 
@@ -59,6 +61,7 @@ def cluster() -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
+    _check_address(os.environ.get("RAY_ADDRESS", ""))
     given = {name: value for name, value in NO_STATISTICS.items() if name not in os.environ}
     os.environ.update(given)
     main = threading.current_thread() is threading.main_thread()
@@ -80,6 +83,20 @@ def cluster() -> Iterator[Any]:
             yield ray
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Raise where nobody answers at host:port: Ray itself would try for minutes. Words such as "auto" are left to Ray."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED).close()
+    except (OSError, OverflowError) as error:
+        cure = "Start the cluster (ray start --head), or leave RAY_ADDRESS out"
+        raise LayerlawError(
+            f"engine='ray': expected a cluster at RAY_ADDRESS={address}, got {error}. {cure}."
+        ) from None
 
 
 def workers_of(ray: Any, device: str) -> int:
