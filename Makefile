@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test families notebooks integrations docs package check bench fuzz torture format clean
+.PHONY: setup demo test families notebooks integrations ray docs package check bench fuzz torture format clean
 
 setup: $(READY)
 
@@ -58,6 +58,13 @@ integrations: setup
 	  || echo "lightning and tensorboard cannot be installed: their tests are skipped"
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-integrations/bin/python -m pytest -q -rs tests/integrations
 
+# Ray in an environment of its own: sweeps over a cluster of two nodes on this machine.
+ray: setup
+	$(call BESIDE,.venv-ray)
+	@.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ray==2.60.0 \
+	  || echo "ray cannot be installed: its tests are skipped"
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-ray/bin/python -m pytest -q -rs tests/lab/test_engines.py
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -82,4 +89,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-families .venv-notebooks .venv-integrations .venv-package dist docs/_build docs/_gallery docs/_api .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo
+	rm -rf .venv .venv-families .venv-notebooks .venv-integrations .venv-ray .venv-package dist docs/_build docs/_gallery docs/_api .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache layerlaw-demo

@@ -19,6 +19,7 @@ from layerlaw.advice.choice import Choice, Kind
 from layerlaw.data import Labeled, load, names
 from layerlaw.errors import InputError, check_whole, renamed
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep
+from layerlaw.lab.engines import Engine, check_engine
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, work
 from layerlaw.lab.trainer import check_device
 from layerlaw.progress import Progress
@@ -50,6 +51,7 @@ class Training(TypedDict, total=False):
     seeds: Sequence[int]
     test: Any
     device: str
+    engine: Engine
     folder: str | Path | None
     progress: bool | Progress
     announce: Callable[[TrainingPlan], object] | None
@@ -71,6 +73,7 @@ def choose_depth(
     rates     learning rates, (1e-4, 3e-4, 1e-3, 3e-3) by default; `seeds` (0, 1, 2)
     test      data that nothing is chosen by; their accuracy is the last number, for the recommended depth alone
     device    "cpu" by default
+    engine    "processes" of this machine, or "ray": the machines of a Ray cluster, as `sweep` has it
     folder    keeps the sweep, which then can be interrupted and continued
     announce  is called with the `TrainingPlan` before training: how many networks, and roughly how long (`print` will do)
     """
@@ -110,6 +113,7 @@ def _choose(
     seeds: Sequence[int] = (0, 1, 2),
     test: Any = None,
     device: str = "cpu",
+    engine: Engine = "processes",
     folder: str | Path | None = None,
     progress: bool | Progress = True,
     announce: Callable[[TrainingPlan], object] | None = None,
@@ -128,6 +132,7 @@ def _choose(
         raise InputError(f"recipe: expected a Recipe for feed-forward networks, got {recipe!r}.")
     recipe.grid(learning_rate=rates, seed=seeds)
     check_device(device)
+    check_engine(engine)
     whole = TrainingData.of(data, test)
     samples = whole.samples
     inputs, n = samples.inputs.shape[1], len(samples.labels)
@@ -139,8 +144,10 @@ def _choose(
     once = [replace(recipe, network=shapes[label], learning_rate=rate) for label, rate in tried]
     every = [each for one in once for each in one.grid(seed=seeds)]
     if announce is not None:
-        announce(TrainingPlan.of(every, samples, device))
-    runs = iter(sweep(every, samples, schedule=SCHEDULE, device=device, folder=folder, progress=progress))
+        plan = TrainingPlan.of(every, samples, device)
+        announce(replace(plan, seconds=None) if engine == "ray" else plan)  # whose machines are not known yet
+    how: Any = {"device": device, "engine": engine, "folder": folder, "progress": progress}
+    runs = iter(sweep(every, samples, schedule=SCHEDULE, **how))
     trials = {key: list(islice(runs, len(seeds))) for key in tried}
     candidates = []
     for label, shape in shapes.items():  # weights, biases, and BatchNorm's two per unit
@@ -182,7 +189,7 @@ def _choose(
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How many networks, of how many layers, for how long; `seconds` is a rough guess, `None` on a GPU."""
+    """How many networks, of how many layers, for how long; `seconds` is a rough guess, `None` on a GPU or a cluster."""
 
     networks: int
     depths: tuple[int, int]

@@ -38,11 +38,12 @@ from layerlaw.cli.inputs import (
     load_given,
     whole_numbers,
 )
-from layerlaw.cli.training import ImageTrainingOptions
+from layerlaw.cli.training import EngineName, ImageTrainingOptions
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError, check_choice
 from layerlaw.files import check_readable, made_folder, write_json
 from layerlaw.lab import Recipe, Shape
+from layerlaw.lab.engines import check_engine
 from layerlaw.lab.variability import Reduction
 from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
 from layerlaw.probing.paths import SHOWN, sample_paths
@@ -76,6 +77,7 @@ class TrainingOptions:
         bool, Option("--quick", help="Fewer candidates, rates, epochs, and at most 100 images per class at 10×10.")
     ] = False
     device: Annotated[str, Option(help="cpu, cuda, cuda:1, …")] = "cpu"
+    engine: EngineName = "processes"
     out: Annotated[
         Path | None, Option(help="Folder for choice.json, choice.png and the networks; a second call continues there.")
     ] = None
@@ -85,6 +87,7 @@ class TrainingOptions:
         """Arguments of `choose_depth` and its siblings, the data among them."""
         if self.seeds < 1:
             raise InputError(f"seeds: expected at least 1, got {self.seeds}.")
+        check_engine(self.engine)
         rates: tuple[float, ...] = QUICK_RATES if self.quick else RATES
         epochs = QUICK_EPOCHS if self.quick else RECIPE.epochs
         epochs = self.epochs if self.epochs is not None else epochs
@@ -97,6 +100,7 @@ class TrainingOptions:
             "recipe": Recipe(Shape.even(8, norm=self.norm), optimizer=self.optimizer, epochs=epochs),  # type: ignore[arg-type]
             "seeds": tuple(range(self.seeds)),
             "device": self.device,
+            "engine": self.engine,
             "folder": None if self.out is None else self.out / "networks",
             "announce": self._announce,
         }

@@ -11,9 +11,11 @@ from rich.table import Table
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, app, check_folder, conclude, console, save_figure
+from layerlaw.cli.training import EngineName
 from layerlaw.errors import InputError
 from layerlaw.experiments import NAMES, find, reproduce, title
 from layerlaw.files import made_folder
+from layerlaw.lab.engines import check_engine
 from layerlaw.lab.trainer import check_device
 from layerlaw.outcome import Outcome
 from layerlaw.pages import draw_sheet, outcome_page, print_outcome
@@ -31,6 +33,7 @@ def reproduce_command(
     workers: Annotated[
         int | None, Option(help="Processes that train: one per core, or 1 on a GPU (where MPS lets several share it).")
     ] = None,
+    engine: EngineName = "processes",
     out: Annotated[Path, Option(help="Folder for records, figures and pages.")] = Path("layerlaw-reproduce"),
     listed: Annotated[bool, Option("--list", help="List the figures and leave.")] = False,
     as_json: JsonFlag = False,
@@ -55,12 +58,13 @@ def reproduce_command(
     for name in names:
         find(name)
     check_device(device)
+    check_engine(engine)
     check_folder(out)
     place = out / "quick" if quick else out  # a trial must not take the place of a result
     outcomes = []
     for name in names:
         try:
-            how: dict[str, Any] = {"seeds": seeds, "device": device, "workers": workers}
+            how: dict[str, Any] = {"seeds": seeds, "device": device, "workers": workers, "engine": engine}
             outcome = reproduce(name, quick=quick, folder=place / "sweeps", **how)
         except KeyboardInterrupt:
             screen.print(f"Stopped; what was trained is kept in {place}. Start it again to go on.", soft_wrap=True)

@@ -14,6 +14,10 @@ from layerlaw.cli.inputs import Size
 from layerlaw.data import DEFAULT, names
 from layerlaw.lab import Architecture, Recipe, Samples
 
+EngineName = Annotated[
+    str, Option(help="processes (of this machine), or ray: a Ray cluster, the one that runs here or RAY_ADDRESS names.")
+]
+
 
 @dataclass(frozen=True)
 class ImageTrainingOptions:

@@ -23,6 +23,7 @@ import torch
 from layerlaw.errors import DataError, InputError
 from layerlaw.experiments.setting import Setting
 from layerlaw.files import as_path, made_folder, write_whole
+from layerlaw.lab.engines import Engine, check_engine
 from layerlaw.lab.processes import cores
 from layerlaw.outcome import Outcome
 from layerlaw.progress import Progress
@@ -179,23 +180,27 @@ def reproduce(
     folder: str | Path | None = None,
     progress: bool | Progress = True,
     workers: int | None = None,
+    engine: Engine = "processes",
 ) -> Outcome:
-    """Run one experiment; with a folder, an interrupted one goes on where it was. `workers` as in `sweep`.
+    """Run one experiment; with a folder, an interrupted one goes on where it was. `workers` and `engine` as in `sweep`.
 
     A quick run takes few epochs and one seed (unless more are requested): it shows that everything works, and nothing is
     judged by it.
     """
     experiment = find(name)
     place = None if folder is None else as_path(folder, "runs") / name
-    setting = Setting(quick, seeds, device, place, progress, workers)
+    check_engine(engine)
+    setting = Setting(quick, seeds, device, place, progress, workers, engine)
     with Clock(None if place is None else place / "seconds") as clock:
         outcome = experiment.run(setting)
     words = [f"layerlaw reproduce {name}", "--quick" * quick, f"--seeds {seeds}" * bool(seeds), f"--device {device}"]
+    on_cluster = {"engine": engine} if engine == "ray" else {}
     known = provenance(
         device,
+        **on_cluster,
         code=code_digest(name),
         command=" ".join(word for word in words if word),
-        cores=None if torch.device(device).type == "cuda" else cores(),
+        cores=None if on_cluster or torch.device(device).type == "cuda" else cores(),
         wall_s=round(clock.seconds, 1),
         seeds=sorted(setting.used_seeds),
         networks=setting.networks,

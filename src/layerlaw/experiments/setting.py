@@ -20,6 +20,7 @@ from layerlaw.errors import DataError, InputError
 from layerlaw.experiments.runs import Runs
 from layerlaw.files import check_room, made_folder
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
+from layerlaw.lab.engines import Engine
 from layerlaw.packed import read_sealed_npz, write_npz
 from layerlaw.progress import Progress
 
@@ -47,6 +48,7 @@ class Setting:
     folder: Path | None = None
     progress: bool | Progress = True
     workers: int | None = None
+    engine: Engine = "processes"
     checksums: dict[str, str] = field(default_factory=dict)
     used_seeds: set[int] = field(default_factory=set)
     networks: int = 0
@@ -96,6 +98,7 @@ class Setting:
             "start": start,
             "copied": copied,
             "workers": self.workers,
+            "engine": self.engine,
             "networks": networks,
         }
         return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))

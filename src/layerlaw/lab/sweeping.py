@@ -7,7 +7,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import as_path, check_room, made_folder, write_json
+from layerlaw.lab.engines import Engine, check_engine, cluster, run_on_ray, workers_of
 from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
 from layerlaw.lab.fleet.images import members_side_by_side
 from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run
@@ -45,6 +46,7 @@ def sweep(
     device: str | torch.device = "cpu",
     members: int | None = None,
     workers: int | None = None,
+    engine: Engine = "processes",
     compile: bool = False,
     networks: bool = True,
     progress: bool | Progress = True,
@@ -60,13 +62,17 @@ def sweep(
     finished members are never trained again.
     `members` is the most that are trained at once; `workers` the number of processes (by default one for each core of a
     CPU, and none beside this one on a GPU, which small networks leave idle most of the time: there NVIDIA's MPS lets
-    several share it); `compile`, on CUDA, puts networks outside fleets through `torch.compile`. Without `networks` only what
-    was measured is kept of finished members, not the networks: files of kilobytes.
+    several share it). `engine="ray"` trains on the machines of a Ray cluster instead (the one that the program is
+    connected to, that `RAY_ADDRESS` names or that runs here; else one is started here), by default with one worker for each
+    of its cores or GPUs; this process alone writes to the folder.
+    `compile`, on CUDA, puts networks outside fleets through `torch.compile`. Without `networks` only what was measured is
+    kept of finished members, not the networks: files of kilobytes.
     """
     template = Job([], schedule, copied, None, str(device), compile=compile, networks=networks)
     for name, value in (("members", members), ("workers", workers)):
         if value is not None and value < 1:
             raise InputError(f"{name}: expected at least 1, got {value}.")
+    check_engine(engine)
     wanted = _members(recipes, data, start, template)
     check_device(template.device)
     if compile and torch.device(template.device).type != "cuda":
@@ -81,13 +87,17 @@ def sweep(
         done, jobs = _found(place, wanted, template)
     going = done.keys() | {member.key for job in jobs for member in job.members}
     missing = list({member.key: member for member in wanted if member.key not in going}.values())
-    for chosen in _together(missing, template, members, workers):
-        job = replace(template, members=chosen)
-        if place is not None:
-            name = hashlib.sha256("".join(member.key for member in chosen).encode()).hexdigest()[:12]
-            job.file = place / f"{'fleet' if job.is_fleet else 'network'}-{name}.pt"
-        jobs.append(job)
-    finished, complete = _train(jobs, progress, workers)
+    with ExitStack() as held:
+        ray = held.enter_context(cluster()) if engine == "ray" and (missing or jobs) else None
+        if ray is not None:
+            workers = workers or workers_of(ray, template.device)
+        for chosen in _together(missing, template, members, workers, spread=ray is not None):
+            job = replace(template, members=chosen)
+            if place is not None:
+                name = hashlib.sha256("".join(member.key for member in chosen).encode()).hexdigest()[:12]
+                job.file = place / f"{'fleet' if job.is_fleet else 'network'}-{name}.pt"
+            jobs.append(job)
+        finished, complete = _train(jobs, progress, workers, ray)
     for part in finished:
         done |= part.runs()
     keys = [member.key for member in wanted]
@@ -157,9 +167,12 @@ def _members(
 
 
 def _together(
-    missing: Sequence[Member], template: Job, members: int | None, workers: int | None
+    missing: Sequence[Member], template: Job, members: int | None, workers: int | None, *, spread: bool = False
 ) -> Iterator[list[Member]]:
-    """Members that are trained as one, the largest fleets first: equal shape, samples, batches, epochs, trained layers."""
+    """Members that are trained as one, the largest fleets first: equal shape, samples, batches, epochs, trained layers.
+
+    `spread`: over all workers, however little work it is, and also where these are GPUs.
+    """
     groups: dict[Any, list[Member]] = {}
     others = [member for member in missing if not fleet_takes(member.recipe, template.schedule)]
     images = list(_side_by_side(others, template, members))
@@ -173,7 +186,8 @@ def _together(
         kind = (r.network, len(s.labels), tests, s.classes, r.batch_size, r.epochs, r.trained, r.decay_frozen)
         groups.setdefault(kind, []).append(member)
     shares, device = 1, torch.device(template.device)
-    if device.type == "cpu" and sum(work(m.recipe, m.samples) for m in missing) > WORTH_PROCESSES:
+    worth = device.type == "cpu" and sum(work(m.recipe, m.samples) for m in missing) > WORTH_PROCESSES
+    if worth or spread:
         shares = -(-(workers or cores()) // max(1, len(groups) + len(alone)))  # no core without a job
 
     def bytes_of(group: list[Member]) -> int:
@@ -263,7 +277,9 @@ def _write_table(place: Path, keys: Sequence[str]) -> None:
     write_json(place / "sweep.json", {"format": "layerlaw sweep", "version": 1, "runs": runs})
 
 
-def _train(jobs: list[Job], progress: bool | Progress, workers: int | None) -> tuple[list[Checkpoint], bool]:
+def _train(
+    jobs: list[Job], progress: bool | Progress, workers: int | None, ray: Any = None
+) -> tuple[list[Checkpoint], bool]:
     """Run the jobs; returns what they reached, and whether all came to their end."""
     if not jobs:
         return [], True
@@ -272,6 +288,8 @@ def _train(jobs: list[Job], progress: bool | Progress, workers: int | None) -> t
     with _stopping() as stop:
         bar = Counter(progress, total, f"{len(members)} network{'s' * (len(members) > 1)}")
         try:
+            if ray is not None:
+                return run_on_ray(ray, jobs, workers or 1, bar, stop)
             processes = workers or (cores() if torch.device(jobs[0].device).type == "cpu" else 1)
             worth = workers is not None or sum(work(m.recipe, m.samples) for m in members) > WORTH_PROCESSES
             if processes > 1 and len(jobs) > 1 and worth and found_elsewhere(jobs):
