@@ -116,13 +116,28 @@ class Head:
         finally:
             self._cutting = before
 
+    @contextmanager
+    def seeing(self) -> Iterator[list[Tensor]]:
+        """In here what enters the head is kept, (batch, time, width) of every call."""
+        seen: list[Tensor] = []
+        if self.module is None:
+            yield seen
+            return
+
+        def keep(_: nn.Module, args: tuple[Any, ...]) -> None:
+            seen.extend(x for x in args[:1] if isinstance(x, Tensor) and x.dim() == 3)
+
+        hook = self.module.register_forward_pre_hook(keep)
+        try:
+            yield seen
+        finally:
+            hook.remove()
+
     def confirm(self, model: nn.Module, piece: Tensor) -> None:
         """Leave the head alone where the scores of this text are not what it gives: a model may change them by its input."""
-        inputs = token_inputs(model, piece[None])
-        scores = self.own_scores(model, inputs)
-        with explained(inputs, "a trial of its scores"):
-            model(**inputs)
-        last, self.last = self.last, None
+        with self.seeing() as seen:
+            scores = self.own_scores(model, token_inputs(model, piece[None]))
+        last = seen[-1] if seen else None
         if not self.spared or scores is None or last is None or last.shape[1] != scores.shape[1]:
             self.spared = False
             return
@@ -271,8 +286,19 @@ def loss_note(loss: float | None, predicted: Tensor, pieces: int) -> str:
     return f"The model's own loss on this text is {loss:.2f} nats per token; {gives}"
 
 
-def bos_note(model: nn.Module, head: Head | None, bos: int | None, pieces: Pieces, device: torch.device) -> str:
-    """A sentence where a BOS that was not put lowers the loss clearly, in every one of several pieces; else nothing."""
+def bos_note(
+    model: nn.Module,
+    head: Head | None,
+    bos: int | None,
+    pieces: Pieces,
+    device: torch.device,
+    *,
+    at_once: int = BOS_PIECES,
+) -> str:
+    """A sentence where a BOS that was not put lowers the loss clearly, in every one of several pieces; else nothing.
+
+    Pieces that are tried have one length, so up to `at_once` of them go through the model in one forward.
+    """
     if bos is None or pieces.front or head is None:
         return ""
     most = round(BOS_SHARE * pieces.tokens / (2 * BOS_PIECES))
@@ -281,26 +307,30 @@ def bos_note(model: nn.Module, head: Head | None, bos: int | None, pieces: Piece
         return ""
     shortest = min(len(pieces.ids[i]) for i in long) - 1  # a model may have no place for one more
     size = min(shortest, max(CONTEXT, min(BOS_TOKENS, most)))
-    front = torch.tensor([bos])
-    tried: tuple[list[float], list[float]] = ([], [])
+    plain = torch.stack([pieces.ids[i][:size] for i in long])
+    led = torch.cat([torch.full((len(long), 1), bos, dtype=plain.dtype), plain], 1)
     try:
-        for i in long:
-            plain = pieces.ids[i][:size]
-            for losses, ids in zip(tried, (plain, torch.cat([front, plain])), strict=True):
-                losses.append(_loss_of(model, head, ids.to(device), size - 2))
+        without, put = (_mean_losses(model, head, ids.to(device), size - 2, at_once) for ids in (plain, led))
     except (LayerlawError, ValueError):  # a trial that fails costs nothing but its answer
         return ""
-    without, led = (torch.tensor(losses) for losses in tried)
-    before, after = float(without.mean()), float(led.mean())
-    if not bool((led < without).all()) or after > (1 - BOS_GAIN) * before:
+    before, after = float(without.mean()), float(put.mean())
+    if not bool((put < without).all()) or after > (1 - BOS_GAIN) * before:
         return ""
     better = f"with one the loss on {len(long)} piece{'s' * (len(long) > 1)} is {after:.2f} instead of {before:.2f}"
     return f"No BOS was put in front, but {better}: this model wants it (bos=True, or --bos)."
 
 
-def _loss_of(model: nn.Module, head: Head, ids: Tensor, last: int) -> float:
-    """Mean −ln p of the last tokens of a piece: the first two only the version with a BOS could predict."""
-    scores = head.own_scores(model, token_inputs(model, ids[None]))
-    if scores is None or scores.shape[1] < len(ids):
-        raise ValueError("no scores of single tokens")
-    return float(F.cross_entropy(scores[0, -1 - last : -1].float(), ids[-last:].to(scores.device)))
+def _mean_losses(model: nn.Module, head: Head, ids: Tensor, last: int, at_once: int) -> Tensor:
+    """Mean −ln p of the last tokens of every piece: the first two only the version with a BOS could predict.
+
+    By the scores that the model itself returns: a model may change them where it sees a BOS.
+    """
+    found, fitting = [], max(1, AT_ONCE // (ids.shape[1] * vocabulary_of(model)))
+    for part in torch.split(ids, min(at_once, fitting)):
+        scores = head.own_scores(model, token_inputs(model, part))
+        if scores is None or scores.shape[1] < part.shape[1]:
+            raise ValueError("no scores of single tokens")
+        aims = part[:, -last:].to(scores.device).flatten()
+        losses = F.cross_entropy(scores[:, -1 - last : -1].float().flatten(0, 1), aims, reduction="none")
+        found.append(losses.reshape(len(part), last).mean(1))
+    return torch.cat(found)
