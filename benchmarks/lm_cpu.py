@@ -1,11 +1,12 @@
-"""What measuring a language model costs on a CPU: `python benchmarks/lm_cpu.py MODEL TEXT [--tokens 20000] [--threads 1]`.
+"""What measuring a language model costs on a CPU: `python benchmarks/lm_cpu.py MODEL TEXT [--tokens 20480] [--threads 1]`.
 
-Times of one run, interleaved batch by batch: the forward as the model is and with the head spared (it sees one place of each
-piece), the latter with moments at every block (one group, and two groups), and the usual way: all hidden states collected,
-scikit-learn's LinearRegression on every layer. Then whole calls of `probe_lm` on the text (tokenizing, trials, eight groups, the
-model's own loss, the record) of a short text and of as many tokens as are read by default, each against forwards with the
-head over the same pieces, half of them before the call and half after it; `--calls ""` leaves them out. Memory is what each way keeps: the moments; the hidden states in
-float32. PR of both ways is compared. Times are of the processor, so that other programs disturb them less.
+Whole calls of `probe_lm` on the text (tokenizing, trials, eight groups, the model's own loss, the record), of a short
+text and of as many tokens as are read by default, each against forwards with the head over the same pieces, half of
+them before the call and half after it; `--calls ""` leaves them out. Then, interleaved batch by batch: the forward as
+the model is and with the head spared (it sees one place of each piece), the latter with moments at every block (one
+group, and two groups), and the usual way: all hidden states collected, scikit-learn's LinearRegression on every layer.
+Memory is what each way keeps: the moments; the hidden states in float32. PR of both ways is compared. Times are of the
+processor, so that other programs disturb them less.
 """
 
 import argparse

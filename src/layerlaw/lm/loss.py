@@ -34,6 +34,8 @@ BOS_PIECES, BOS_TOKENS = 4, 128  # pieces that are tried with and without a BOS,
 BOS_SHARE = 0.03  # of the tokens that are measured: so many are tried
 ROUNDED = 1e-2  # of the tolerance between two ways to the same scores: what their rounding is below
 BOS_GAIN = 0.05  # a loss lower by this share, and in every piece, is no accident
+# What configurations call the soft cap of the scores (Gemma, RecurrentGemma, xLSTM).
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
 Map = Callable[[Tensor], Tensor]
 
@@ -186,9 +188,9 @@ def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
     tolerance = 1e-4 if after.dtype in (torch.float32, torch.float64) else 2e-2
     x, y = before.double(), after.double()
     factor = float((x * y).sum() / (x * x).sum().clamp_min(1e-300))
-    cap = getattr(config, "final_logit_softcapping", None)
+    cap = next((found for name in CAPS if (found := getattr(config, name, None))), None)
     maps: list[Map] = [lambda s: s, lambda s: s * factor]
-    if isinstance(cap, (int, float)) and cap:
+    if isinstance(cap, (int, float)):
         maps.append(lambda s: cap * torch.tanh(s / cap))
     off = [float((m(x) - y).abs().max()) for m in maps]
     if off[0] <= ROUNDED * tolerance * float(y.abs().max()):  # a factor would fit its rounding
