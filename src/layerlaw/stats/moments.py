@@ -267,7 +267,8 @@ def _cross_product(X: Tensor, Z: Tensor) -> Tensor:
 def _flat_triangle(d: int, device: torch.device, width: int | None = None) -> Tensor:
     """The entries on and above the diagonal of the first d of `width` columns (default: d), counted row by row."""
     rows, columns = torch.triu_indices(d, d, device=device)
-    return rows * (d if width is None else width) + columns
+    places: Tensor = rows * (d if width is None else width) + columns
+    return places
 
 
 @lru_cache(maxsize=4)
