@@ -86,7 +86,7 @@ def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: A
 
 def _site_names(record: Record, ticks: Sequence[float]) -> list[str]:
     """What the sites are called, where all of them have a tick, the names fit below the axis and are more than numbers."""
-    by_place = {place: site for place, site in zip(site_places(record.sites), record.sites, strict=True)}
+    by_place = dict(zip(site_places(record.sites), record.sites, strict=True))
     whole = [place for place in by_place if place.is_integer()]
     names = [clean(by_place[tick].name) for tick in ticks if tick in by_place]
     if record.kind.first or len(names) < len(whole) or all(NUMBERED.fullmatch(name) for name in names):
