@@ -31,17 +31,17 @@ endef
 families: setup
 	$(call BESIDE,.venv-families)
 	@.venv-families/bin/python -m pip install --quiet --disable-pip-version-check --no-deps timm==1.0.30 torchvision==0.28.0 || echo "timm and torchvision cannot be installed: their networks are skipped"
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-families/bin/python -m pytest -q tests/capture/test_families.py tests/integrations/test_by_name.py tests/cli/test_named.py
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=$(CURDIR)/src .venv-families/bin/python -m pytest -q tests/capture/test_families.py tests/integrations/test_by_name.py tests/cli/test_named.py
 
 # Jupyter, marimo, datasets and jax in an environment of their own, for the tests that are skipped without them.
 notebooks: setup
 	$(call BESIDE,.venv-notebooks)
 	@.venv-notebooks/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ipykernel nbclient ipywidgets marimo datasets==5.2.0 jax
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-notebooks/bin/python -m pytest -q tests/test_notebook.py tests/data/test_prepared.py tests/probing/test_given_features.py tests/cli/test_named.py
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=$(CURDIR)/src .venv-notebooks/bin/python -m pytest -q tests/test_notebook.py tests/data/test_prepared.py tests/probing/test_given_features.py tests/cli/test_named.py
 
 # The documentation: every example is run. Links between pages are checked (-W); those to other hosts are listed, not followed.
 docs: setup
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONPATH=src $(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONPATH=$(CURDIR)/src $(BIN)/python -m sphinx -b html -W --keep-going -q docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
 # sdist and wheel, used as a stranger would: the wheel is installed where nothing of src/ is seen.
@@ -56,7 +56,7 @@ integrations: setup
 	@.venv-integrations/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	  lightning==2.6.6 torchmetrics==1.9.0 tensorboard==2.21.0 $(if $(WANDB),wandb==0.31.0) $(if $(MLFLOW),mlflow==3.17.2) \
 	  || echo "lightning and tensorboard cannot be installed: their tests are skipped"
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-integrations/bin/python -m pytest -q -rs tests/integrations
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=$(CURDIR)/src .venv-integrations/bin/python -m pytest -q -rs tests/integrations
 
 # Ray in an environment of its own: sweeps over a cluster of two nodes on this machine.
 ray: setup
@@ -79,7 +79,7 @@ fuzz: setup
 
 # Work that is killed at N random moments and goes on, against unbroken runs.
 torture: setup
-	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python tests/fuzz/torture.py $${N:-100} --seed $${SEED:-0}
+	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/src:tests $(BIN)/python tests/fuzz/torture.py $${N:-100} --seed $${SEED:-0}
 
 bench: setup
 	$(BIN)/python benchmarks/run.py

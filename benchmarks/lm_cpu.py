@@ -1,10 +1,12 @@
-"""What measuring a language model costs on a CPU: `python benchmarks/lm_cpu.py MODEL TEXT [--tokens 20000] [--threads 1]`.
+"""What measuring a language model costs on a CPU: `python benchmarks/lm_cpu.py MODEL TEXT [--tokens 20480] [--threads 1]`.
 
-Times of one run, interleaved batch by batch: the forward as the model is and with the head spared (it sees one place of each
-piece), the latter with moments at every block (one group, and two groups), and the usual way: all hidden states collected,
-scikit-learn's LinearRegression on every layer. Then one whole call of `probe_lm` on the same pieces, with eight groups and
-the model's own loss, against the forwards with the head. Memory is what each way keeps: the moments; the hidden states in
-float32. PR of both ways is compared. Times are of the processor, so that other programs disturb them less.
+Whole calls of `probe_lm` on the text (tokenizing, trials, eight groups, the model's own loss, the record), of a short
+text and of as many tokens as are read by default, each against forwards with the head over the same pieces, half of
+them before the call and half after it; `--calls ""` leaves them out. Then, interleaved batch by batch: the forward as
+the model is and with the head spared (it sees one place of each piece), the latter with moments at every block (one
+group, and two groups), and the usual way: all hidden states collected, scikit-learn's LinearRegression on every layer.
+Memory is what each way keeps: the moments; the hidden states in float32. PR of both ways is compared. Times are of the
+processor, so that other programs disturb them less.
 """
 
 import argparse
@@ -22,7 +24,7 @@ from layerlaw.data import load_text
 from layerlaw.lm import anatomy, load, pieces_of, probe_lm
 from layerlaw.lm.blocks import find_blocks, run
 from layerlaw.lm.loss import Head
-from layerlaw.lm.stream import MomentPass, TextPlan
+from layerlaw.lm.stream import MomentPass, TextPlan, tokens_wanted
 from layerlaw.lm.tasks import NextToken, targets_of
 from layerlaw.lm.weights import vocabulary_of
 from layerlaw.measures.residual import prediction_residuals
@@ -37,6 +39,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_480)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--calls", default="4096,default", help="tokens of the whole calls, by commas")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
@@ -44,7 +47,14 @@ def main() -> None:
     model = loaded.model.eval()
     dry = anatomy.dry_inputs(model, CPU)
     blocks, head = find_blocks(model, dry), Head.of(model, dry)
-    pieces = pieces_of(load_text(asked.text), loaded.tokenizer).cut(wanted=asked.tokens).spread(asked.tokens)
+    text = load_text(asked.text)
+    usual_tokens = tokens_wanted(blocks.width, "next")
+    calls = {}
+    for said in filter(None, asked.calls.split(",")):
+        tokens = usual_tokens if said == "default" else int(said)
+        calls[f"{tokens} tokens"] = whole_call(loaded, text, tokens, asked.batch_size)
+        print(json.dumps(calls), flush=True)
+    pieces = pieces_of(text, loaded.tokenizer).cut(wanted=asked.tokens).spread(asked.tokens)
     vocabulary = vocabulary_of(model)
     plan = TextPlan(blocks, tuple(targets_of(["id"], vocabulary, None, torch.ones(vocabulary), 0)))
     one, two = MomentPass(plan, 1), MomentPass(plan, 2)
@@ -64,7 +74,6 @@ def main() -> None:
                     times[name].append(timed(lambda b=batch, c=collecting, g=group, h=capture: step(c, g, h, b)))
             times["collected"].append(timed(lambda b=batch: collect(model, b, plan, kept)))
         y.append(batch.around[1].numpy().astype(np.float64))
-    call = timed(lambda: probe_lm(loaded, list(pieces.ids), batch_size=asked.batch_size, progress=False))
     bare = sum(times["forward"])
     began = time.process_time()
     solved = residuals(one)
@@ -86,7 +95,7 @@ def main() -> None:
         "threads": asked.threads,
         "forward_s": round(bare, 2),
         "forward_with_head_s": round(sum(times["forward with head"]), 2),
-        "whole call over the forward with head": round(call / sum(times["forward with head"]), 3),
+        "whole call over the forward with head": calls,
         "overhead of the pass, one group": round(statistics.median(ratios(times, "one group")) - 1, 4),
         "overhead with solving, one group": round(ours[0] / bare, 4),
         "overhead with solving, two groups and held out": round(ours[1] / bare, 4),
@@ -100,6 +109,21 @@ def main() -> None:
     print(json.dumps(result, indent=1))
     if asked.out:
         asked.out.write_text(json.dumps(result, indent=1))
+
+
+def whole_call(loaded, text, tokens, batch_size) -> dict[str, float]:
+    """Processor seconds of the forwards with the head and of one call, and their ratio."""
+    pieces = pieces_of(text, loaded.tokenizer).cut(wanted=tokens).spread(tokens)
+    parts = [pieces.ids[at : at + batch_size] for at in range(0, len(pieces.ids), batch_size)]
+    batches = [NextToken((1,)).batch(part, range(len(part))) for part in parts]
+    if len(batches) < 2:  # of so short a text: all before the call, and all after it
+        batches = 2 * batches
+    half, times = len(batches) // 2, 1 + (len(parts) < 2)
+    before = timed(lambda: [forward(loaded.model, batch) for batch in batches[:half]])
+    call = timed(lambda: probe_lm(loaded, pieces_of(text, tokens=tokens), batch_size=batch_size, progress=False))
+    after = timed(lambda: [forward(loaded.model, batch) for batch in batches[half:]])
+    bare = (before + after) / times
+    return {"forward_with_head_s": round(bare, 2), "call_s": round(call, 2), "ratio": round(call / bare, 3)}
 
 
 def forward(model, batch) -> None:

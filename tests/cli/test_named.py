@@ -79,6 +79,40 @@ def test_weights_of_a_file_are_loaded_into_a_model_by_name(run: Callable[..., An
     assert found["provenance"]["parameters_sha256"] == same["provenance"]["parameters_sha256"]
 
 
+def test_checkpoints_of_a_model_by_name_are_prepared_as_its_library_says(run: Callable[..., Any], models: Path) -> None:
+    network = load_named(f"hf:{models / 'vit'}").model
+    (models / "run").mkdir()
+    for step in (1, 2):
+        torch.save(network.state_dict(), models / "run" / f"step{step}.pt")
+    how = ("--per-class", "3", "--no-test", "--reduce", "first")
+    found, said = run("checkpoints", "run", "--model", "hf:vit", "--out", "all", *how)
+    assert "weights: of the checkpoints" in said
+    assert "inputs: images prepared as hf says for this model" in said
+    alone, _ = run("probe", "hf:vit", *how)
+    for record in found["records"]:
+        assert [row["separation"] for row in record["rows"]] == [row["separation"] for row in alone["rows"]]
+        assert record["settings"]["inputs"] == alone["settings"]["inputs"]
+    assert [record["provenance"]["weights"] for record in found["records"]] == [
+        f"of the file step{step}.pt" for step in (1, 2)
+    ]
+    assert [record["name"] for record in found["records"]] == ["step 1", "step 2"]
+
+
+def test_checkpoints_are_measured_on_some_classes_as_a_probe_is(run: Callable[..., Any], models: Path) -> None:
+    network = load_named(f"hf:{models / 'vit'}").model
+    (models / "few").mkdir()
+    torch.save(network.state_dict(), models / "few" / "step1.pt")
+    how = ("--per-class", "3", "--no-test", "--reduce", "first", "--classes", "0,3,7")
+    found, _ = run("checkpoints", "few", "--model", "hf:vit", "--out", "some", *how)
+    alone, _ = run("probe", "hf:vit", *how)
+    (record,) = found["records"]
+    assert record["settings"]["classes"] == [0, 3, 7]
+    assert [row["separation"] for row in record["rows"]] == [row["separation"] for row in alone["rows"]]
+    every, _ = run("checkpoints", "few", "--model", "hf:vit", "--out", "some", *how[:-2])
+    assert every["kept"] == 0  # another question than before
+    assert every["records"][0]["settings"]["classes"] == 10
+
+
 @pytest.mark.parametrize("command", ["sites", "paths", "exit"])
 def test_other_commands_take_models_by_name(run: Callable[..., Any], command: str, models: Path) -> None:
     folder = models / "pictures"

@@ -70,3 +70,29 @@ def test_the_places_of_an_image_are_no_limit_of_the_text():
     record = probed(transformers.LlavaForConditionalGeneration(config).eval(), walks(20, 300), groups=1)
     assert record.settings["length"] == 300
     assert "language_model.layers" in record.settings["blocks"]
+
+
+def calls_of_long_pieces(model, last):
+    """How many of the calls of the last block were for a piece of the full length and a batch of one, as in a trial."""
+    seen = []
+    plain = last.forward
+    last.forward = lambda x, **kwargs: (seen.append(tuple(x.shape[:2])), plain(x, **kwargs))[1]
+    record = probed(model, walks(20, 300), groups=1)
+    return sum(shape[0] == 1 and shape[1] > 16 for shape in seen), record
+
+
+def test_the_trial_of_a_long_piece_ends_behind_the_first_block_where_the_model_says_its_length():
+    stopped, short = calls_of_long_pieces(told := Limited(101), told.h[-1])
+    whole, long = calls_of_long_pieces(tried := Limited(101, said=False), tried.h[-1])
+    assert stopped == 0 < whole
+    assert [site.values for site in short.sites] == [site.values for site in long.sites]
+
+
+def test_a_model_on_which_others_have_hooks_is_tried_to_the_end_of_its_forward():
+    entered, left = [], []
+    model = Limited(101)
+    model.register_forward_pre_hook(lambda *_: entered.append(1))
+    model.register_forward_hook(lambda *_: left.append(1))
+    calls, _ = calls_of_long_pieces(model, model.h[-1])
+    assert calls > 0
+    assert len(entered) == len(left)

@@ -21,6 +21,8 @@ IDS = walks(40, 48)
 ALL = {"tokens": 10**6, "lens_tokens": 10**6, "groups": 2}
 NARROW = {"hidden_size": WIDTH, "word_embed_proj_dim": 16, "ffn_dim": 64, "num_hidden_layers": DEPTH}
 KEYS = {"num_key_value_heads": 2}
+RECURRENT = {**{name: SIZE[name] for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")},
+             "intermediate_size": 96, "lru_width": WIDTH, "attention_window_size": 16}  # fmt: skip
 
 # What stands between the blocks and the scores: (model class, configuration, where the blocks are, what is read by)
 HEADS = {
@@ -30,6 +32,8 @@ HEADS = {
     "no norm": (*FAMILIES["gpt1"][:2], "transformer.h", "lm_head"),
     "soft cap": ("Gemma2ForCausalLM", {**SIZE, **KEYS, "head_dim": 8, "final_logit_softcapping": 0.7}, "model.layers",
                  "model.norm, lm_head"),
+    "soft cap by another name": ("RecurrentGemmaForCausalLM", {**RECURRENT, "logits_soft_cap": 0.7}, "model.layers",
+                                 "model.final_norm, lm_head"),
     "soft cap of small scores": (*FAMILIES["gemma2"][:2], "model.layers", "model.norm, lm_head"),
     "scores times a factor": ("CohereForCausalLM", {**SIZE, **KEYS, **ENDS, "logit_scale": 0.3}, "model.layers",
                               "model.norm, lm_head"),

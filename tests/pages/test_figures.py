@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,21 @@ def test_plot_draws_on_given_axes_and_returns_their_figure():
     assert plot(minimal_record(), ax=right) is figure
     assert not left.lines
     assert right.lines
+
+
+def ticks_of(names, **how):
+    record = minimal_record()
+    record.sites = [replace(record.sites[0], name=name) for name in names]
+    (ax,) = plot(record, **how).axes
+    return [text.get_text() for text in ax.get_xticklabels()], ax.get_xlabel()
+
+
+def test_sites_are_named_where_their_names_fit_and_say_more_than_numbers():
+    assert ticks_of(["conv1", "conv2", "$fc$"]) == (["conv1", "conv2", "$fc$"], "layer")
+    for numbered in (["0", "2", "4"], ["features.a_long_name_of_a_site", "features.another_one", "classifier"]):
+        assert ticks_of(numbered)[1] == "layer index"
+    assert ticks_of([f"l{i}" for i in range(13)])[1] == "layer index"  # not all of them have a tick
+    assert ticks_of(["conv1", "conv2", "fc"], ax=Figure().add_subplot())[1] == "layer index"  # of any width
 
 
 def test_planes_are_small_multiples():

@@ -6,16 +6,17 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from torch.utils.data import Dataset
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options
-from layerlaw.cli.classifier import summary
-from layerlaw.cli.inputs import MODEL, ImageOptions, SiteOptions, explained_inputs, load_model
+from layerlaw.cli.classifier import CLASS_MAP, CLASSES, ChosenClasses, summary
+from layerlaw.cli.inputs import MODEL, ImageOptions, SiteOptions, explained_inputs, load_given
 from layerlaw.cli.weights import load_weights
 from layerlaw.data import DEFAULT
 from layerlaw.errors import DataError, InputError, LayerlawError
@@ -65,6 +66,8 @@ def checkpoints(
     uncertainty: Annotated[
         bool | None, Option(help="Standard errors and D under permuted labels. Default: where they fit the memory.")
     ] = None,
+    classes: Annotated[str | None, Option(help=CLASSES)] = None,
+    class_map: Annotated[str | None, Option(help=CLASS_MAP)] = None,
     test: Annotated[bool, Option(help="Also measure the test split.")] = True,
     per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
     batch_size: Annotated[int | None, Option(help="Samples per forward.")] = None,
@@ -79,18 +82,24 @@ def checkpoints(
     """Measure every checkpoint of a training run, and write one page that plays them, layer by layer and step by step.
 
     The step is read from each name (step1000.safetensors, epoch=3.ckpt, checkpoint-500/model.safetensors). MODEL names your
-    own Python code, and that code is run.
+    own Python code, and that code is run; or a model of a library (timm:resnet18, hf:folder-or-name), whose own
+    preprocessing is used.
     """
     found, left_out = checkpoints_in(files)
     check_folder(out)
     page = page if page is not None else made_folder(out) / "movie.html"
     check_place(page)
-    network, given, given_test = load_model(where.model)
-    chosen = images.chosen(given, given_test, network=network, test=test, per_class=per_class)
+    made = load_given(where.model, drawn=True)
+    if made.named is not None:
+        made = replace(made, named=replace(made.named, weights="of the checkpoints"))
+    network, given = made.network, made.data
+    chosen = images.chosen(given, made.test, network=network, test=test, per_class=per_class, named=made.named)
+    asked_classes = ChosenClasses.of(classes, class_map, chosen, made)
+    data, held_out = map(asked_classes.given_as, (chosen.data, chosen.test))
     how: Any = {**where.how(), "batchnorm": batchnorm, "batch_size": batch_size, "device": device}
-    how |= {"classes": chosen.class_names, "uncertainty": uncertainty}
+    how |= {"classes": asked_classes.asked, "uncertainty": uncertainty}
     said = {**vars(where), **vars(images), "test": test, "per_class": per_class, "batchnorm": batchnorm}
-    said |= {"batch_size": batch_size, "uncertainty": uncertainty}
+    said |= {"batch_size": batch_size, "uncertainty": uncertainty, "classes": classes, "class_map": class_map}
     asked = digest([said, _code(where.model), code_version()])
     screen, warnings = console(as_json), list[str]()
     if images.data is None and given is None:
@@ -112,13 +121,19 @@ def checkpoints(
         try:
             load_weights(network, checkpoint.path)
             with explained_inputs(network, chosen, images.flat):
-                record = run_probe(network, chosen.data, test=chosen.test, data_name=chosen.name, **how)
+                record = run_probe(network, data, test=held_out, data_name=chosen.name, **how)
         except LayerlawError as error:
             if not records:  # most likely all of them are like this one
                 raise
             failed[str(checkpoint.path)] = in_options(str(error))
             screen.print(f"left out: {failed[str(checkpoint.path)]}", style="red", soft_wrap=True)
             continue
+        if made.named is not None:
+            named = replace(made.named, weights=f"of the file {checkpoint.path.name}")
+            named.note(record, prepared=isinstance(chosen.data, Dataset))
+        if not records:
+            for fact in asked_classes.about(record, chosen):
+                screen.print(fact, markup=False, highlight=False, soft_wrap=True)
         record.name = f"{checkpoint.unit} {checkpoint.step:,}"
         record.settings |= {"step": checkpoint.step, "step_unit": checkpoint.unit}
         record.provenance |= {"checkpoint": mark, "command": json_safe(said)}
@@ -131,9 +146,8 @@ def checkpoints(
     screen.print(f"{counted(len(records), 'checkpoint')} measured{again}; records: {out}/*.json", soft_wrap=True)
     for warning in at_chance(records):  # last, where it is read
         screen.print(warning, style="bold yellow", markup=False, highlight=False, soft_wrap=True)
-    data = {"records": [summary(record) for record in records], "failed": failed, "kept": kept, "out": str(out)}
-    data |= {"warnings": warnings}
-    conclude(screen, as_json, json_safe(data), {"page": str(page)})
+    told = {"records": [summary(record) for record in records], "failed": failed, "kept": kept, "out": str(out)}
+    conclude(screen, as_json, json_safe(told | {"warnings": warnings}), {"page": str(page)})
     if failed:
         raise typer.Exit(1)
 

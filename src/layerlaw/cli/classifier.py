@@ -16,6 +16,7 @@ from typer import Argument, Option
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options, saved
 from layerlaw.cli.inputs import (
     ChosenImages,
+    GivenModel,
     ImageOptions,
     SiteOptions,
     explained_inputs,
@@ -84,6 +85,47 @@ class ResultOptions:
         conclude(screen, self.as_json, summary(record) | more, written)
 
 
+CLASSES = "Class numbers to measure, e.g. 0,3,7."
+CLASS_MAP = "Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."
+
+
+@dataclass(frozen=True)
+class ChosenClasses:
+    """Which classes are measured (`asked`, as `probe` takes them), and which output of the model is which of them.
+
+    `numbers`: by the number of a class of the data that of the model's output; empty where they are the same.
+    """
+
+    asked: Any
+    numbers: dict[int, int]
+    mapped_by: str
+
+    @classmethod
+    def of(cls, classes: str | None, class_map: str | None, chosen: ChosenImages, made: GivenModel) -> ChosenClasses:
+        """As --classes or --class-map say, or as the model does."""
+        if class_map is not None and classes is not None:
+            raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
+        known_as = None if made.named is None else made.named.class_names
+        numbers, mapped_by = find_map(class_map, chosen.class_names, made.network, known_as)
+        numbers = numbers if classes is None else {}
+        return cls(_chosen(classes, chosen.class_names, numbers), numbers, mapped_by)
+
+    def given_as(self, pair: Any) -> Any:
+        """Data with the model's numbers of their classes."""
+        return relabeled(pair, self.numbers) if self.numbers and pair is not None else pair
+
+    def about(self, record: Record, chosen: ChosenImages) -> list[str]:
+        """Which output is which class, and what to do where that is not known."""
+        names = chosen.class_names or ()
+        if self.numbers:
+            pairs = ", ".join(f"{names[i]} = {number}" for i, number in list(self.numbers.items())[:12])
+            left_out = [name for i, name in enumerate(names) if i not in self.numbers]
+            return [f"classes: {pairs} ({self.mapped_by})" + f"; left out: {', '.join(left_out)}" * bool(left_out)]
+        if chosen.train is not None and record.accuracy is None and record.settings["scores"] != NOT_ASKED:
+            return ["classes: --class-map cat=3,dog=5 (or a JSON file) says which output of the model is which class"]
+        return []
+
+
 @command
 @sharing
 def probe(
@@ -95,13 +137,8 @@ def probe(
         str, Option(help="BatchNorm: running statistics, or those of each batch, or of the whole data.")
     ] = "running",
     weighting: Annotated[str, Option(help="samples (as in the paper) or classes.")] = "samples",
-    classes: Annotated[str | None, Option(help="Class numbers to measure, e.g. 0,3,7.")] = None,
-    class_map: Annotated[
-        str | None,
-        Option(
-            help="Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."
-        ),
-    ] = None,
+    classes: Annotated[str | None, Option(help=CLASSES)] = None,
+    class_map: Annotated[str | None, Option(help=CLASS_MAP)] = None,
     data_name: Annotated[str | None, Option(help="What the data are, e.g. 'CIFAR-10 test', for the sentences.")] = None,
     logits: Annotated[bool, Option("--logits", help="Also measure the logits.")] = False,
     null: Annotated[bool, Option("--null", help="Also measure an untrained copy of the network.")] = False,
@@ -151,17 +188,13 @@ def probe(
     network, given = made.network, made.data
     how_much: Any = {"test": test, "per_class": per_class, "named": made.named}
     chosen = images.chosen(given, made.test, network=network, **how_much)
-    known_as = None if made.named is None else made.named.class_names
-    numbers, mapped_by = find_map(class_map, chosen.class_names, network, known_as)
-    if class_map is not None and classes is not None:
-        raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
+    asked_classes = ChosenClasses.of(classes, class_map, chosen, made)
     how: Any = {"batchnorm": batchnorm, "weighting": weighting, "null": null, **where.how(logits=logits)}
     how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib, "parts": parts, "linear": linear}
-    how |= {"uncertainty": uncertainty, "progress": rank() == 0}
-    how["classes"] = _chosen(classes, chosen.class_names, numbers if classes is None else {})
+    how |= {"uncertainty": uncertainty, "progress": rank() == 0, "classes": asked_classes.asked}
 
     def given_as(pair: Any) -> Any:
-        return dealt(relabeled(pair, numbers) if numbers and classes is None and pair is not None else pair)
+        return dealt(asked_classes.given_as(pair))
 
     named: Any = {"data_name": data_name if data_name is not None else chosen.name}
     source = images.data or ("from the model file" if given is not None else DEFAULT)
@@ -197,7 +230,7 @@ def probe(
         return
     with explained_inputs(network, chosen, images.flat):
         record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
-    facts = [*chosen.facts, *_about_map(record, chosen, numbers, mapped_by)]
+    facts = [*chosen.facts, *asked_classes.about(record, chosen)]
     if (told := _other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
         facts.append(told)
     noted(record)
@@ -336,18 +369,6 @@ def law_of(record: Record, column: str | None = None, drop_last: int = 0) -> dic
         return None
     rule = {"holds": law_holds(record, fit, errors), "objections": fit.objections}
     return {**fit.to_dict(), "evenness": fit.evenness, "steps": fit.steps, "equal_steps": fit.equal_steps, **rule}
-
-
-def _about_map(record: Record, chosen: ChosenImages, numbers: dict[int, int], mapped_by: str) -> list[str]:
-    """Which output is which class, and what to do where that is not known."""
-    names = chosen.class_names or ()
-    if numbers:
-        pairs = ", ".join(f"{names[i]} = {number}" for i, number in list(numbers.items())[:12])
-        left_out = [name for i, name in enumerate(names) if i not in numbers]
-        return [f"classes: {pairs} ({mapped_by})" + f"; left out: {', '.join(left_out)}" * bool(left_out)]
-    if chosen.train is not None and record.accuracy is None and record.settings["scores"] != NOT_ASKED:
-        return ["classes: --class-map cat=3,dog=5 (or a JSON file) says which output of the model is which class"]
-    return []
 
 
 def _other_scaling(

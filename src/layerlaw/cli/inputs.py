@@ -272,11 +272,14 @@ def load_model(
     return model, data, test
 
 
-def load_given(reference: str, weights: Path | None = None) -> GivenModel:
-    """A model of one's own code with its data, or one by name, whose weights are then those of the file `weights`."""
+def load_given(reference: str, weights: Path | None = None, *, drawn: bool = False) -> GivenModel:
+    """A model of one's own code with its data, or one by name, whose weights are then those of the file `weights`.
+
+    `drawn`: weights of a model by name are not fetched, since others are loaded into it later.
+    """
     if not is_named(reference):
         return GivenModel(*load_model(reference, weights))
-    named = load_named(reference, drawn=weights is not None)
+    named = load_named(reference, drawn=drawn or weights is not None)
     if weights is not None:
         _load_weights(named.model, weights)
         named = replace(named, weights=f"of the file {weights.name}")

@@ -94,7 +94,11 @@ class SVSL(nn.Module):
 
     @property
     def sites(self) -> list[str]:
-        """Where features are pulled, along depth; empty before the first forward or example."""
+        """Where it looks, along depth; empty before the first forward or example.
+
+        By a rule, the raw input may be among them, as what enters the first layer: it can be named as `first`, but like all
+        that carries no gradient (what frozen layers give) it is not pulled.
+        """
         return [] if self._capture is None else [site.name for site in self._plan.along_depth]
 
     @property

@@ -213,7 +213,7 @@ def probe_lm(
         if task == "next":  # first of all: every number that follows depends on it
             if scoring is not None:
                 scoring.confirm(network, pieces.ids[0][:CONFIRMED].to(where))
-            said = bos_note(network, scoring, loaded.bos(tokenizer), pieces, where)
+            said = bos_note(network, scoring, loaded.bos(tokenizer), pieces, where, at_once=batch_size)
             pieces = replace(pieces, notes=(*filter(None, [said]), *pieces.notes))
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         config = getattr(network, "config", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.hooks import Capture
+from layerlaw.capture.plan import Site
 from layerlaw.errors import CaptureError
 from layerlaw.lm.blocks import NO_MEMORY, BlockStack, run
 from layerlaw.lm.tasks import TaskName, token_inputs
-from layerlaw.lm.weights import vocabulary_of
+from layerlaw.lm.weights import is_spread, vocabulary_of
 
 DRY_TOKENS = 7  # of a piece in the dry run
 CHANGED, NEAR = 4, 3  # tokens that are changed to see who reads them, and states right before them
@@ -83,12 +85,31 @@ def task_of(
     return "masked" if effect > max(UNREAD, ABOVE_NOISE * noise) else "next"
 
 
-def _states(model: nn.Module, blocks: BlockStack, ids: Tensor) -> list[Tensor]:
+class _Answered(BaseException):
+    """Ends a forward whose first block has given what was asked for; no error, and not to be caught by a model."""
+
+
+def _states(model: nn.Module, blocks: BlockStack, ids: Tensor, *, first: bool = False) -> list[Tensor]:
+    """What the blocks give; `first`: the forward ends behind the first of them."""
     seen: list[Tensor] = []
+
+    def keep(_: Site, hidden: Tensor) -> None:
+        seen.append(hidden)
+        if first:
+            raise _Answered
+
     plan = blocks.plan(embedding=False)
-    with Capture(model, plan, plan.sites, reduce=None, consume=lambda _, hidden: seen.append(hidden)) as capture:
+    with Capture(model, plan, plan.sites, reduce=None, consume=keep) as capture, suppress(_Answered):
         run(capture, token_inputs(model, ids), where="the dry run")
     return seen
+
+
+def _may_stop(model: nn.Module, blocks: BlockStack) -> bool:
+    """Whether a trial of a long piece may end behind the first block: the model says how long a piece may be, and nothing
+    that others have hung on it (offloaded weights, say) waits for the end of a forward.
+    """
+    waiting = is_spread(model) or any(module._forward_hooks for module in model.modules())
+    return not waiting and longest_piece(model, blocks.called) is not None
 
 
 @dataclass(frozen=True)
@@ -169,16 +190,16 @@ def _tried(model: nn.Module, blocks: BlockStack, device: torch.device, tokens: i
 
     Nor where an earlier state, which might as well be the token's, always moves first.
     """
-    size = vocabulary_of(model)
+    size, first = vocabulary_of(model), _may_stop(model, blocks)
     ids = torch.arange(size - tokens, size, device=device)[None].remainder(size)
-    plain = _states(model, blocks, ids)[0]
+    plain = _states(model, blocks, ids, first=first)[0]
     if plain.shape[1] == tokens:
         return TokenPlaces(longer=blocks.seen[1] != DRY_TOKENS)
     found, begun = set(), set()
     for place in (tokens // 3, tokens // 2, tokens - 2):
         other = ids.clone()
         other[0, place] = (ids[0, place] + size // 2) % size
-        moved = (_states(model, blocks, other)[0] - plain).abs().sum(-1)[0]
+        moved = (_states(model, blocks, other, first=first)[0] - plain).abs().sum(-1)[0]
         found.add(int(moved.argmax()) - place)
         begun.add(int((moved > 1e-6 * moved.max()).float().argmax()) - place)
     shift = found.pop()

@@ -34,6 +34,8 @@ BOS_PIECES, BOS_TOKENS = 4, 128  # pieces that are tried with and without a BOS,
 BOS_SHARE = 0.03  # of the tokens that are measured: so many are tried
 ROUNDED = 1e-2  # of the tolerance between two ways to the same scores: what their rounding is below
 BOS_GAIN = 0.05  # a loss lower by this share, and in every piece, is no accident
+# What configurations call the soft cap of the scores (Gemma, RecurrentGemma, xLSTM).
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
 Map = Callable[[Tensor], Tensor]
 
@@ -116,13 +118,28 @@ class Head:
         finally:
             self._cutting = before
 
+    @contextmanager
+    def seeing(self) -> Iterator[list[Tensor]]:
+        """In here what enters the head is kept, (batch, time, width) of every call."""
+        seen: list[Tensor] = []
+        if self.module is None:
+            yield seen
+            return
+
+        def keep(_: nn.Module, args: tuple[Any, ...]) -> None:
+            seen.extend(x for x in args[:1] if isinstance(x, Tensor) and x.dim() == 3)
+
+        hook = self.module.register_forward_pre_hook(keep)
+        try:
+            yield seen
+        finally:
+            hook.remove()
+
     def confirm(self, model: nn.Module, piece: Tensor) -> None:
         """Leave the head alone where the scores of this text are not what it gives: a model may change them by its input."""
-        inputs = token_inputs(model, piece[None])
-        scores = self.own_scores(model, inputs)
-        with explained(inputs, "a trial of its scores"):
-            model(**inputs)
-        last, self.last = self.last, None
+        with self.seeing() as seen:
+            scores = self.own_scores(model, token_inputs(model, piece[None]))
+        last = seen[-1] if seen else None
         if not self.spared or scores is None or last is None or last.shape[1] != scores.shape[1]:
             self.spared = False
             return
@@ -171,9 +188,9 @@ def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
     tolerance = 1e-4 if after.dtype in (torch.float32, torch.float64) else 2e-2
     x, y = before.double(), after.double()
     factor = float((x * y).sum() / (x * x).sum().clamp_min(1e-300))
-    cap = getattr(config, "final_logit_softcapping", None)
+    cap = next((found for name in CAPS if (found := getattr(config, name, None))), None)
     maps: list[Map] = [lambda s: s, lambda s: s * factor]
-    if isinstance(cap, (int, float)) and cap:
+    if isinstance(cap, (int, float)):
         maps.append(lambda s: cap * torch.tanh(s / cap))
     off = [float((m(x) - y).abs().max()) for m in maps]
     if off[0] <= ROUNDED * tolerance * float(y.abs().max()):  # a factor would fit its rounding
@@ -271,8 +288,19 @@ def loss_note(loss: float | None, predicted: Tensor, pieces: int) -> str:
     return f"The model's own loss on this text is {loss:.2f} nats per token; {gives}"
 
 
-def bos_note(model: nn.Module, head: Head | None, bos: int | None, pieces: Pieces, device: torch.device) -> str:
-    """A sentence where a BOS that was not put lowers the loss clearly, in every one of several pieces; else nothing."""
+def bos_note(
+    model: nn.Module,
+    head: Head | None,
+    bos: int | None,
+    pieces: Pieces,
+    device: torch.device,
+    *,
+    at_once: int = BOS_PIECES,
+) -> str:
+    """A sentence where a BOS that was not put lowers the loss clearly, in every one of several pieces; else nothing.
+
+    Pieces that are tried have one length, so up to `at_once` of them go through the model in one forward.
+    """
     if bos is None or pieces.front or head is None:
         return ""
     most = round(BOS_SHARE * pieces.tokens / (2 * BOS_PIECES))
@@ -281,26 +309,30 @@ def bos_note(model: nn.Module, head: Head | None, bos: int | None, pieces: Piece
         return ""
     shortest = min(len(pieces.ids[i]) for i in long) - 1  # a model may have no place for one more
     size = min(shortest, max(CONTEXT, min(BOS_TOKENS, most)))
-    front = torch.tensor([bos])
-    tried: tuple[list[float], list[float]] = ([], [])
+    plain = torch.stack([pieces.ids[i][:size] for i in long])
+    led = torch.cat([torch.full((len(long), 1), bos, dtype=plain.dtype), plain], 1)
     try:
-        for i in long:
-            plain = pieces.ids[i][:size]
-            for losses, ids in zip(tried, (plain, torch.cat([front, plain])), strict=True):
-                losses.append(_loss_of(model, head, ids.to(device), size - 2))
+        without, put = (_mean_losses(model, head, ids.to(device), size - 2, at_once) for ids in (plain, led))
     except (LayerlawError, ValueError):  # a trial that fails costs nothing but its answer
         return ""
-    without, led = (torch.tensor(losses) for losses in tried)
-    before, after = float(without.mean()), float(led.mean())
-    if not bool((led < without).all()) or after > (1 - BOS_GAIN) * before:
+    before, after = float(without.mean()), float(put.mean())
+    if not bool((put < without).all()) or after > (1 - BOS_GAIN) * before:
         return ""
     better = f"with one the loss on {len(long)} piece{'s' * (len(long) > 1)} is {after:.2f} instead of {before:.2f}"
     return f"No BOS was put in front, but {better}: this model wants it (bos=True, or --bos)."
 
 
-def _loss_of(model: nn.Module, head: Head, ids: Tensor, last: int) -> float:
-    """Mean −ln p of the last tokens of a piece: the first two only the version with a BOS could predict."""
-    scores = head.own_scores(model, token_inputs(model, ids[None]))
-    if scores is None or scores.shape[1] < len(ids):
-        raise ValueError("no scores of single tokens")
-    return float(F.cross_entropy(scores[0, -1 - last : -1].float(), ids[-last:].to(scores.device)))
+def _mean_losses(model: nn.Module, head: Head, ids: Tensor, last: int, at_once: int) -> Tensor:
+    """Mean −ln p of the last tokens of every piece: the first two only the version with a BOS could predict.
+
+    By the scores that the model itself returns: a model may change them where it sees a BOS.
+    """
+    found, fitting = [], max(1, AT_ONCE // (ids.shape[1] * vocabulary_of(model)))
+    for part in torch.split(ids, min(at_once, fitting)):
+        scores = head.own_scores(model, token_inputs(model, part))
+        if scores is None or scores.shape[1] < part.shape[1]:
+            raise ValueError("no scores of single tokens")
+        aims = part[:, -last:].to(scores.device).flatten()
+        losses = F.cross_entropy(scores[:, -1 - last : -1].float().flatten(0, 1), aims, reduction="none")
+        found.append(losses.reshape(len(part), last).mean(1))
+    return torch.cat(found)

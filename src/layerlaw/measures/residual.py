@@ -73,13 +73,13 @@ def prediction_residuals(
     `null_direction`: the features of every row add up to 0 (LayerNorm), so one of them says nothing new and is left out.
     """
     own = _Scatter.of(moments, targets, null_direction)
-    if not (bool(own.xx.isfinite().all()) and bool(own.xy.isfinite().all())):
+    whole = own.total()
+    if not (bool(whole.xx.isfinite().all()) and bool(whole.xy.isfinite().all())):
         raise FeatureError(
             f"{where}: expected finite features, got NaN or infinity. Are the weights whole? Half precision may "
             "overflow: then measure in float32."
         )
     g = len(own.n)
-    whole = own.total()
     solution, rank = whole.solve()
     others = [own.without(k, whole) for k in range(g)] if g > 1 else []
     fits = [other.solve(whole)[0] for other in others]

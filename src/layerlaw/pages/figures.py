@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+BELOW = 44  # characters of names, with two between them, that fit below the axis of one picture
+NUMBERED = re.compile(r"[\d.]+")  # a site of a Sequential: its name is a number that says less than counting
+
 
 def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: Axes | None = None) -> Figure:
     """One column against depth, in the style of the papers: log axis, points, fitted dashed line, ρ and r.
@@ -41,6 +45,7 @@ def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: A
         raise InputError("plot: expected records of one kind, got a classifier and a language model: plot each alone.")
     column = column or views[0].column
     about, curves = describe(column), [_Curve.of(view, column) for view in views]
+    of_our_size = ax is None
     ax = ax or new_figure(4.2, 3.4, "plot()").add_subplot()
     several, scale = len(curves) > 1, None
     known, behind = ([v for curve in curves for v in curve.of_sites(in_fit)] for in_fit in (True, False))
@@ -61,9 +66,11 @@ def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: A
     ticks, names, counted, first = site_ticks(deepest.record, with_input=shown)
     if any(curve.counted.items() - deepest.counted.items() for curve in curves if curve is not deepest):
         names, counted = [f"{tick:.0f}" for tick in ticks], f"{one.step_name}, side branches not counted"
+    if of_our_size and not several and (called := _site_names(one, ticks)):
+        names, counted = called, one.step_name
     ax.set_ylabel(clean(about.label), parse_math=False)
     ax.set_xlabel(counted)
-    ax.set_xticks(ticks, names)
+    ax.set_xticks(ticks, names, parse_math=False)
     ax.set_xlim(first - 0.4, deepest.places[-1] + 0.4)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=9)
@@ -75,6 +82,16 @@ def plot(records: Record | Iterable[Record], column: str | None = None, *, ax: A
         ax.set_title(shortened(one.name, 48) + (f"\n{numbers}" if numbers else ""), fontsize=10, parse_math=False)
     figure: Figure = ax.figure.figure  # of a sub-figure, the whole
     return figure
+
+
+def _site_names(record: Record, ticks: Sequence[float]) -> list[str]:
+    """What the sites are called, where all of them have a tick, the names fit below the axis and are more than numbers."""
+    by_place = dict(zip(site_places(record.sites), record.sites, strict=True))
+    whole = [place for place in by_place if place.is_integer()]
+    names = [clean(by_place[tick].name) for tick in ticks if tick in by_place]
+    if record.kind.first or len(names) < len(whole) or all(NUMBERED.fullmatch(name) for name in names):
+        return []
+    return names if sum(len(name) + 2 for name in names) <= BELOW else []
 
 
 @dataclass(frozen=True)

@@ -124,22 +124,20 @@ class Moments:
         if self.reference is None:
             return
         r = self.reference.double()
-        rows, columns = _triangle(self.features, r.device)
+        flat = _flat_triangle(self.features, r.device)
         for group, (packed, cross) in enumerate(zip(self.packed, self.cross, strict=True)):
             n, y = targets.counts[group].item(), targets.sums[group].to(r.device)
             sums = cross[:, -1].clone()
-            packed += sums[rows] * r[columns] + r[rows] * (sums + n * r)[columns]
+            square = torch.outer(sums, r) + torch.outer(r, sums + n * r)
+            packed += square.reshape(-1).index_select(0, flat)
             cross[:, :-1] += torch.outer(r, y)
             cross[:, -1] += n * r
         self.reference = None
 
     def squares(self) -> Tensor:
         """XᵀX of every group, whole (g, d, d)."""
-        rows, columns = _triangle(self.features, self.device)
-        whole = self.packed.new_empty(len(self.packed), self.features, self.features)
-        whole[:, rows, columns] = self.packed
-        whole[:, columns, rows] = self.packed
-        return whole
+        d, places = self.features, _mirrored(self.features, self.device)
+        return torch.stack([packed.index_select(0, places) for packed in self.packed]).reshape(-1, d, d)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -274,16 +272,22 @@ def _cross_product(X: Tensor, Z: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def _triangle(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _flat_triangle(d: int, device: torch.device, width: int | None = None) -> Tensor:
+    """The entries on and above the diagonal of the first d of `width` columns (default: d), counted row by row."""
     rows, columns = torch.triu_indices(d, d, device=device)
-    return rows, columns
+    places: Tensor = rows * (d if width is None else width) + columns
+    return places
 
 
 @lru_cache(maxsize=4)
-def _flat_triangle(d: int, device: torch.device, width: int | None = None) -> Tensor:
-    """The entries on and above the diagonal of the first d of `width` columns (default: d), counted row by row."""
-    rows, columns = _triangle(d, device)
-    return rows * (d if width is None else width) + columns
+def _mirrored(d: int, device: torch.device) -> Tensor:
+    """Of every entry of a symmetric matrix, row by row: which one of those on and above the diagonal it is."""
+    rows, columns = torch.triu_indices(d, d, device=device)
+    numbers = torch.arange(len(rows), device=device)
+    places = numbers.new_empty(d, d)
+    places[rows, columns] = numbers
+    places[columns, rows] = numbers
+    return places.reshape(-1)
 
 
 def gram(X: Tensor) -> Tensor:
