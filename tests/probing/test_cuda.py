@@ -44,6 +44,15 @@ def test_a_model_sent_to_the_device_gives_the_numbers_of_the_cpu_and_comes_back(
         assert torch.equal(value, state[name])
 
 
+@pytest.mark.parametrize("uncertainty", [False, True])
+def test_slices_on_the_device_give_the_numbers_of_the_cpu(uncertainty: bool) -> None:
+    network, memory = seeded(InPlaceResNet), 3e-4 if uncertainty else 2e-5
+    how = {"memory_gib": memory, "test": (X[:60], Y[:60]), "batch_size": 40, "uncertainty": uncertainty}
+    there, here = probe(network, (X, Y), device="cuda", **how), probe(network, (X, Y), **how)
+    assert any("in slices of the features" in note for note in there.notes)
+    assert_same(there, here)
+
+
 def test_data_follow_a_model_on_the_device_but_not_the_other_way_round() -> None:
     network = seeded(InPlaceResNet)
     expected = probe(network, (X, Y))

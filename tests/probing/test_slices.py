@@ -182,6 +182,13 @@ def test_what_slices_do_not_give_is_left_out_with_a_reason() -> None:
     assert forwards(record) > 0
     assert "No least D of a linear map at '0': it is measured in slices of its features." in record.notes
     assert "separation_linear" not in record.sites[0].values
+    few = data[0][:10], data[1][:10]  # too few for D_lin, so that more memory is left: sliced where the others were
+    tested = probe(small, data, memory_gib=2500 / 2**30, linear=True, sites=["0"], test=few)
+    assert forwards(tested, "test") > 0
+    whole = probe(small, data, sites=["0"], test=few)
+    assert tested.sites[0].values["test_separation"] == pytest.approx(
+        whole.sites[0].values["test_separation"], rel=1e-10
+    )
 
 
 def test_small_scales_take_one_more_forward_per_slice() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import oracle
+from layerlaw.stats import slices
 from layerlaw.stats.centers import find_centers
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.scatter import Frame, Scatter, project
@@ -68,6 +69,17 @@ def test_slices_equal_all_features_at_once(widths: list[int], exact: bool) -> No
     torch.testing.assert_close(found.scatter.fourth, expected.fourth, rtol=1e-12, atol=0)
     assert torch.equal(found.scatter.near.sums, expected.near.sums)
     assert found.moved() is None
+
+
+def test_sums_by_products_are_those_added_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU."""
+    x, y = clouds()
+    rows, _ = in_slices(x, y, [17, 33])
+    monkeypatch.setattr(slices, "_row_by_row", lambda device: False)
+    products, _ = in_slices(x, y, [17, 33])
+    assert rows.scatter is not None
+    assert products.scatter is not None
+    torch.testing.assert_close(products.scatter.sums, rows.scatter.sums, rtol=1e-10, atol=1e-10)
 
 
 def test_class_means_keep_their_lengths_and_angles() -> None:

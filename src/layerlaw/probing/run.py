@@ -172,6 +172,9 @@ class Prober:
         split.no_linear_why = why_not
         allowed = self.slices and isinstance(self.classes, Classes) and taken_over.get() is None
         wide = wide_sites(sites, K, views_of(fitting.jackknife, fitting.permuted), memory) if allowed else []
+        wide = (
+            wide if reference is None else [site for site in sites if site in reference.lent]
+        )  # whose centers are sliced
         if cut := [site.name for site in wide if site.name in linear]:
             linear -= set(cut)
             why_not.setdefault(NO_LINEAR, []).extend(cut)

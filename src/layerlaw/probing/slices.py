@@ -90,7 +90,7 @@ def too_small(site: Site, classes: int, views: int, samples: int | None, memory:
     kept = 0 if samples is None else kept_bytes(views, classes, samples)
     enough = kept + FEATURE_BYTES * views * classes * -(-site.features // 10)
     what = f"with {classes} classes" + (f" and {samples} samples" if samples is not None else "")
-    needs = f"{what} it needs {in_gib(kept)} GiB beside a slice of them, the budget is {in_gib(memory)} GiB"
+    needs = f"{what} its statistics need {in_gib(kept)} GiB beside a slice of them, the budget is {in_gib(memory)} GiB"
     enough, whole = enough * (1 + (samples is None)), statistic_bytes(classes, site.features) * views
     how = "whole" if whole <= enough else "in about ten slices of its features"
     cure = f"memory_gib={in_gib(1.1 * min(enough, whole))} measures it {how}"
@@ -118,7 +118,7 @@ def wide_sites(sites: Sequence[Site], classes: int, views: int, memory: int) -> 
 
 
 @dataclass
-class _Seen:
+class _FirstForward:
     """What the first forward over the data leaves; the later ones must find the same samples in the same order."""
 
     labels: Tensor
@@ -154,7 +154,7 @@ class SlicedProbe:
         assert isinstance(prober.classes, Classes)
         self.prober, self.classes, self.sites = prober, prober.classes, list(sites)
         self.data, self.label, self.split, self.reference = data, label, split, reference
-        self.seen: _Seen | None = None
+        self.seen: _FirstForward | None = None
         self.forwards = 0
 
     def measure(self, dealer: Dealer, memory: int, *, plane: bool) -> None:
@@ -312,7 +312,9 @@ class SlicedProbe:
         if self.samples is None and kept > self.memory // 2:
             raise too_small(self.sites[0], self.classes.K, self.views.count, samples, self.memory)
 
-    def _first_seen(self, dealt: list[Dealt], decisions: list[Tensor | None], fingerprint: Fingerprint) -> _Seen:
+    def _first_seen(
+        self, dealt: list[Dealt], decisions: list[Tensor | None], fingerprint: Fingerprint
+    ) -> _FirstForward:
         if not dealt:
             raise LabelError(f"{self.label}: expected samples of the classes {self.classes.ids[:10]}, got none.")
         self.state.raise_spoilt()
@@ -337,7 +339,7 @@ class SlicedProbe:
             counts[-1] = next(iter(self.reference.lent.values())).centers.counts.cpu()
         known = [one for one in decisions if one is not None]
         decided = torch.cat(known) if len(known) == len(decisions) else None
-        return _Seen(whole.labels, whole, decided, counts, fingerprint)
+        return _FirstForward(whole.labels, whole, decided, counts, fingerprint)
 
     def _finish(self, site: Site, going: SlicedSite) -> None:
         """The numbers of a site all of whose slices are in; where small scales matter, by one more forward per slice."""

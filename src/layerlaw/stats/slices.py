@@ -115,13 +115,13 @@ class Slice:
             home = double(features[:0]).device
             self.table = torch.zeros(views, classes, self.width, dtype=torch.float64, device=home)
         flat = self.table.view(-1, self.width)
-        if flat.device.type == "cpu":
+        if _row_by_row(flat.device):
             for part in row_chunks(len(features), 8 * self.width, flat.device):
                 wide = double(features[part, self.start : self.stop])
                 for rows in added.rows:
                     flat.index_add_(0, rows[part].to(flat.device), wide)
             return
-        for part in self._columns(len(features)):  # products: adding row by row would have an order of its own
+        for part in self._columns(len(features)):
             wide = double(features[:, self.start + part.start : self.start + part.stop])
             for rows, hot in added.products:
                 flat[:, part].index_add_(0, rows.to(flat.device), hot.to(flat.device) @ wide)
@@ -170,6 +170,7 @@ class SlicedSite:
         self.gram = self.places = self.products = self.squares = torch.empty(0)
         self.mean = torch.empty(0)
         self.triangle: Tensor | None = None
+        self._spectrum: tuple[Tensor, Tensor] | None = None
 
     def begin(self, counts: Tensor, samples: int, device: torch.device) -> None:
         """Once the class counts (V, K) of all views and the number of samples of this process are known."""
@@ -188,6 +189,7 @@ class SlicedSite:
         part.center(self.views.groups, self.counts, self.weights)
         table, mean = part.table, part.mean
         self.mean[:, part.start : part.stop] = mean
+        self._spectrum = None
         self.gram += table @ table.mT
         self.toward_mean += table[0] @ mean[0]
         if self.views.count > 1:  # where the class means of all samples lie, seen from the mean of each view
@@ -207,16 +209,19 @@ class SlicedSite:
         for start in range(0, part.width, step):
             A = self.contrasts @ part.table[:, :, start : start + step]  # (V, K−1, c)
             R = torch.linalg.qr(torch.cat([R, A.mT], -2), mode="r")[1]
-        self.triangle = R
+        self.triangle, self._spectrum = R, None
 
     def spectrum(self) -> tuple[Tensor, Tensor]:
         """U (V, K−1, r) and s (V, r) of the contrasts, largest first."""
-        r = min(self.K - 1, self.features)
-        if self.triangle is not None:
-            U, s, _ = torch.linalg.svd(self.triangle.mT, full_matrices=False)
-            return U[..., :r], s[..., :r]
-        values, vectors = torch.linalg.eigh(self.contrasts @ self.gram @ self.contrasts.mT)
-        return vectors.flip(-1)[..., :r], values.clamp_min(0).sqrt().flip(-1)[..., :r]
+        if self._spectrum is None:
+            r = min(self.K - 1, self.features)
+            if self.triangle is not None:
+                U, s, _ = torch.linalg.svd(self.triangle.mT, full_matrices=False)
+            else:
+                values, vectors = torch.linalg.eigh(self.contrasts @ self.gram @ self.contrasts.mT)
+                U, s = vectors.flip(-1), values.clamp_min(0).sqrt().flip(-1)
+            self._spectrum = U[..., :r], s[..., :r]
+        return self._spectrum
 
     @property
     def short_of_digits(self) -> bool:
@@ -377,3 +382,8 @@ class Sliced:
         worst = torch.linalg.vector_norm(mean.clamp_min(0) * centers.inverse_scales, dim=-1).max()
         rms = (scatter.fuzziness.sum() / scatter.counts.sum()).sqrt()
         return float(worst / rms) if worst > CHANGED * rms + 1e-8 else None
+
+
+def _row_by_row(device: torch.device) -> bool:
+    """Whether rows are added one by one; on a GPU that would have an order of its own, and products add them up."""
+    return device.type == "cpu"
