@@ -27,7 +27,7 @@ from layerlaw.probing.shards import is_sharded
 from layerlaw.progress import Counter, Progress
 from layerlaw.stats.moments import Columns, Moments, TargetMoments, WaitingSites
 from layerlaw.stats.precision import at_least_float32
-from layerlaw.stats.ranks import all_reduce, look_at_others, rank, world_size
+from layerlaw.stats.ranks import all_reduce, gathered, look_at_others, rank, world_size
 
 Normalize = Literal["fresh", "none", "standardized"]
 GROUPS = 8  # of documents: enough for a standard error
@@ -232,6 +232,9 @@ class TextRun:
         Where a forward needs all ranks, one without a batch to count forwards one of others.
         """
         plan, pieces = self.plan.capture(), self.pieces
+        if len(set(gathered(pieces.checksum))) > 1:
+            cure = "Each takes its share of the batches: give the whole text to all"
+            raise InputError(f"text: expected the same text on all {world_size()} ranks, got different ones. {cure}.")
         found = MomentPass(self.plan, max(pieces.groups) + 1, loss, lens)
         everything = list(batches(pieces, self.batch_size))
         mine, in_step = everything[rank() :: world_size()], world_size() > 1 and is_sharded(network)
