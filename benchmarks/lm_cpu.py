@@ -24,8 +24,9 @@ from layerlaw.data import load_text
 from layerlaw.lm import anatomy, load, pieces_of, probe_lm
 from layerlaw.lm.blocks import find_blocks, run
 from layerlaw.lm.loss import Head
-from layerlaw.lm.stream import MomentPass, TextPlan, tokens_wanted
+from layerlaw.lm.stream import MomentPass, TextPlan
 from layerlaw.lm.tasks import NextToken, targets_of
+from layerlaw.lm.text_budget import tokens_wanted
 from layerlaw.lm.weights import vocabulary_of
 from layerlaw.measures.residual import prediction_residuals
 

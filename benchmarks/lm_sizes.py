@@ -26,7 +26,7 @@ import transformers as tf
 
 from layerlaw.lm import load, pieces_of, probe_lm
 from layerlaw.lm.recording import passes_over
-from layerlaw.lm.stream import ENOUGH, site_bytes
+from layerlaw.lm.text_budget import ENOUGH, site_bytes
 
 LENGTH, BATCH = 512, 8  # tokens of a piece, pieces of a batch
 STRIPS = 10 / 16  # of a product of which the upper half is wanted

@@ -14,8 +14,9 @@ from layerlaw.lm.anatomy import dry_inputs
 from layerlaw.lm.blocks import find_blocks
 from layerlaw.lm.lens import StateReader, bytes_beside
 from layerlaw.lm.loss import Head
-from layerlaw.lm.stream import TextPlan, affordable
+from layerlaw.lm.stream import TextPlan
 from layerlaw.lm.tasks import MaskedTokens
+from layerlaw.lm.text_budget import affordable
 
 IDS = walks(40, 48)
 ALL = {"tokens": 10**6, "lens_tokens": 10**6, "groups": 2}

@@ -12,7 +12,7 @@ from language_models import DEPTH, WIDTH, family, probed, walks
 
 import layerlaw as ll
 from layerlaw.lm.recording import passes_over
-from layerlaw.lm.stream import site_bytes
+from layerlaw.lm.text_budget import site_bytes
 
 SITES = DEPTH + 1
 

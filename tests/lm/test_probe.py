@@ -108,6 +108,9 @@ def test_sharded_processes_with_unequal_batches_give_the_record_of_one(ranks):
             assert values(record) == pytest.approx(values(alone), rel=1e-9)
         assert (ranks / f"null {rank}.txt").read_text().startswith("null=True: expected a model that is whole on every")
         assert "got different ones in 'model.norm.weight'" in (ranks / f"weights {rank}.txt").read_text()
+        assert (
+            (ranks / f"text {rank}.txt").read_text().startswith("text: expected the same text on all 2 ranks, got diff")
+        )
 
 
 def test_the_models_own_loss_is_that_of_transformers_and_a_poor_one_is_told():
@@ -416,8 +419,8 @@ def test_a_tokenizer_of_the_library_tokenizers_is_taken_too():
     assert values(spelled) == values(probed(model, ids, groups=1))
 
 
-def uneven_record(model, **how):
-    return probed(model, walks(60), batch_size=20, groups=1, tokens=10**6, **how)
+def uneven_record(model, seed=0, **how):
+    return probed(model, walks(60, seed=seed), batch_size=20, groups=1, tokens=10**6, **how)
 
 
 def sharded():
@@ -449,6 +452,7 @@ def main(folder):
     other = family("llama")
     torch.nn.init.constant_(other.model.norm.weight, 1 + rank)
     (folder / f"weights {rank}.txt").write_text(said(lambda: uneven_record(other)))
+    (folder / f"text {rank}.txt").write_text(said(lambda: uneven_record(family("llama"), seed=rank)))
     dist.barrier()
     os._exit(0)  # a sharded model keeps a group of its own alive, whose threads may abort Python while it shuts down
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from layerlaw.capture.network import network_of, placed, probing_state
 from layerlaw.errors import InputError, check_choice, check_whole, renamed
-from layerlaw.lm import anatomy, stream
+from layerlaw.lm import anatomy, stream, text_budget
 from layerlaw.lm.blocks import BlockStack, find_blocks
 from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.lens import Lens, LensKind, StateReader, bytes_beside, check_lens, check_measured, tokens_read
@@ -172,7 +172,7 @@ def probe_lm(
         # The text: pieces of token ids.
         if uncut.chat is not None and task != "next":
             raise InputError(f"chat: expected next-token prediction, which chats are made for, got the task '{task}'.")
-        wanted = stream.tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
+        wanted = text_budget.tokens_wanted(found.width, task) if uncut.tokens is None else uncut.tokens
         special = sum(map(len, around(tokenizer))) if task == "masked" else 0
         fitting = replace(uncut, tokenizer=tokenizer, length=most - special, bos=uncut.bos if task == "next" else False)
         habit = None if loaded.file is None or loaded.bos(tokenizer) is None else loaded.file.bos
@@ -199,7 +199,7 @@ def probe_lm(
         if lens == "linear":
             read = lens_tokens or tokens_read(pieces.tokens, len(plan.sites))
             beside = bytes_beside(plan, read, batch_size * max(map(len, pieces.ids)))
-        pieces = pieces.noted(pieces.left_out).dealt(*stream.affordable(uncut.groups, plan, memory_gib, beside))
+        pieces = pieces.noted(pieces.left_out).dealt(*text_budget.affordable(uncut.groups, plan, memory_gib, beside))
         groups = max(pieces.groups) + 1
         passes = passes_over(plan, groups, memory_gib, lens)
         pieces = pieces.noted(
@@ -233,7 +233,7 @@ def probe_lm(
             if loss is not None and lens == "logit":
                 loss.step = reading.step  # of the same tokens: the last block's loss is the model's own
         measured = run.measure(network, loss, reading)
-        stream.check_enough(measured.targets.counts, found.width, task, tokens=limit, length=most)
+        text_budget.check_enough(measured.targets.counts, found.width, task, tokens=limit, length=most)
         later: list[str] = []  # what went wrong after the measurement
         twin = drawn = None
         if null:

@@ -12,7 +12,8 @@ from torch import nn
 from layerlaw.errors import LayerlawError
 from layerlaw.lm.lens import LensKind
 from layerlaw.lm.loading import Loaded
-from layerlaw.lm.stream import MomentPass, TextPlan, TextRun, site_bytes
+from layerlaw.lm.stream import MomentPass, TextPlan, TextRun
+from layerlaw.lm.text_budget import site_bytes
 from layerlaw.lm.weights import dtype_of, packed_count, quantization_of, weight_count
 from layerlaw.measures.residual import Residual
 from layerlaw.provenance import model_provenance, provenance
