@@ -169,7 +169,9 @@ def test_what_is_done_is_not_measured_again_and_every_answer_says_what_comes_nex
     again = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     assert (again.round, again.measured, again.missing) == (1, False, (2,))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == written
-    assert "(round 2)" in str(probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW))
+    assert "next: the same commands once more" in str(
+        probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)
+    )
     all_shards(tmp_path, network(), (X, Y), 2, **HOW)
     last = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     assert (last.round, last.measured, last.missing) == (2, False, ())
