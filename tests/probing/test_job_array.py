@@ -188,6 +188,25 @@ def test_the_network_is_left_as_it_was_and_a_folder_remembers_the_name_of_the_da
     assert (record.name, record.settings["data_name"], record.provenance["command"]) == ("mine", "clouds", "a command")
 
 
+def test_pictures_of_wide_features_show_as_many_samples_as_those_of_one_run(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), seeded(nn.Linear, 30_000, 8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = clouds(120, 30_000)
+    order = y.argsort(stable=True)
+    data, how = TensorDataset(x[order], y[order]), {"sites": ["input", "1", "3"], "progress": False, "batch_size": 40}
+    alone = ll.probe(model, data.tensors, uncertainty=False, **how)
+    assert len(alone.sites[0].plane) < len(alone.sites[1].plane) == len(alone.plane_labels)
+    known = merged(tmp_path / "known", model, data.tensors, 3, uncertainty=False, **how)
+    assert [site.plane for site in known.sites] == [site.plane for site in alone.sites]
+    loaded = merged(tmp_path / "loaded", model, data, 3, uncertainty=False, **how)  # labels are not known before
+    assert [site.plane for site in loaded.sites] == [site.plane for site in alone.sites]
+
+
+def test_what_files_cannot_hold_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="about: expected a dictionary of text, numbers and lists"):
+        probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, about={"name": object()}, **HOW)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("shard", [(0, 2), (3, 2), (1.5, 2), "1/2", (1,), None, (True, 2), (1, 10**9)])
 def test_a_shard_is_a_number_of_so_many(tmp_path: Path, shard: Any) -> None:
     with pytest.raises(InputError, match=r"shard: expected \(i, n\), the i-th of n shards with i from 1 to n, got"):

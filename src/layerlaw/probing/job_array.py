@@ -110,7 +110,7 @@ def probe_shard(
     if world_size() > 1:
         raise InputError("shard: expected one process, got several ranks. Use a job array or torchrun, not both.")
     i, n = _numbers(shard)
-    given, path = dict(about or {}), made_folder(state)
+    given, path = shard_files.checked_about(about), made_folder(state)
     given.setdefault("command", f"probe_shard(model, data, shard=({{i}}, {{n}}), state={str(path)!r})")
     folder = ShardFolder(path, n, given["command"])
     folder.check_others()
