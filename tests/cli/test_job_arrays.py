@@ -80,12 +80,12 @@ def test_every_command_says_what_to_do_next(called: Callable[..., str]) -> None:
     early = called("merge", "my folder", code=1)
     assert "shards 2 of 2 have not done round 1 of 2" in early
     assert command.format(2) in early
-    assert "run the same commands again (round 2)" in shard(2)
+    assert "next: the same commands once more, of all shards (round 2)" in shard(2)
     early = called("merge", "my folder", code=1)
     assert "run round 2:" in early
     assert all(command.format(i) in early for i in (1, 2))
     shard(1)
-    assert "layerlaw merge" in shard(2)
+    assert "next: layerlaw merge 'my folder'" in shard(2)
     assert "was done already" in shard(2)
     told = json.loads(called(*PROBE, "--shard", "2/2", "--state", "my folder", "--json").partition("\n")[0])
     assert (told["round"], told["rounds"], told["measured"], told["missing"]) == (2, 2, False, [])

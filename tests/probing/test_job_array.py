@@ -169,7 +169,9 @@ def test_what_is_done_is_not_measured_again_and_every_answer_says_what_comes_nex
     again = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     assert (again.round, again.measured, again.missing) == (1, False, (2,))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == written
-    assert "(round 2)" in str(probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW))
+    assert "next: the same commands once more" in str(
+        probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)
+    )
     all_shards(tmp_path, network(), (X, Y), 2, **HOW)
     last = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     assert (last.round, last.measured, last.missing) == (2, False, ())
@@ -184,6 +186,25 @@ def test_the_network_is_left_as_it_was_and_a_folder_remembers_the_name_of_the_da
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert (record.name, record.settings["data_name"], record.provenance["command"]) == ("mine", "clouds", "a command")
+
+
+def test_pictures_of_wide_features_show_as_many_samples_as_those_of_one_run(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), seeded(nn.Linear, 30_000, 8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = clouds(120, 30_000)
+    order = y.argsort(stable=True)
+    data, how = TensorDataset(x[order], y[order]), {"sites": ["input", "1", "3"], "progress": False, "batch_size": 40}
+    alone = ll.probe(model, data.tensors, uncertainty=False, **how)
+    assert len(alone.sites[0].plane) < len(alone.sites[1].plane) == len(alone.plane_labels)
+    known = merged(tmp_path / "known", model, data.tensors, 3, uncertainty=False, **how)
+    assert [site.plane for site in known.sites] == [site.plane for site in alone.sites]
+    loaded = merged(tmp_path / "loaded", model, data, 3, uncertainty=False, **how)  # labels are not known before
+    assert [site.plane for site in loaded.sites] == [site.plane for site in alone.sites]
+
+
+def test_what_files_cannot_hold_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="about: expected a dictionary of text, numbers and lists"):
+        probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, about={"name": object()}, **HOW)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("shard", [(0, 2), (3, 2), (1.5, 2), "1/2", (1,), None, (True, 2), (1, 10**9)])

@@ -19,7 +19,7 @@ from torch import nn
 
 from layerlaw.capture.network import network_of, placed, probing_state
 from layerlaw.errors import InputError, check_choice, check_whole, renamed
-from layerlaw.lm import anatomy, stream, text_budget
+from layerlaw.lm import anatomy, text_budget
 from layerlaw.lm.blocks import BlockStack, find_blocks
 from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.lens import Lens, LensKind, StateReader, bytes_beside, check_lens, check_measured, tokens_read

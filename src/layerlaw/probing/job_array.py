@@ -10,6 +10,7 @@ them that reads the labels: a sample is dealt by its place among all of them, wh
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,11 +33,11 @@ from layerlaw.files import check_room, made_folder
 from layerlaw.packed import digest_of
 from layerlaw.probing import shard_files
 from layerlaw.probing.memory import KeptFeatures
-from layerlaw.probing.run import Prober, Split, first_pass, second_pass, taken_over
+from layerlaw.probing.run import Prober, Split, first_pass, second_pass
 from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, ShardFolder, merge, read_all, seal_of
 from layerlaw.probing.shards import ENOUGH
 from layerlaw.probing.sources import part_of, places_in, source_of
-from layerlaw.probing.state import DealerFrom, State
+from layerlaw.probing.state import DealerFrom, State, taken_over
 from layerlaw.probing.targets import Targets
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.stats.passes import FirstPass, SecondPass
@@ -67,12 +68,12 @@ class ShardDone:
         n, at = self.folder.shards, f"round {self.round} of {self.rounds} ({self.work})"
         did = "done, saved in" if self.measured else "was done already, in"
         lines = [f"shard {self.shard}/{n}, {at}: {did} {self.folder.path}"]
-        goal = f"run the same commands again (round {self.round + 1})"
-        goal = f"layerlaw merge {self.folder.path}" if self.round == self.rounds else goal
+        goal = f"the same commands once more, of all shards (round {self.round + 1})"
+        goal = f"layerlaw merge {shlex.quote(str(self.folder.path))}" if self.round == self.rounds else goal
         if not self.missing:
-            return "\n".join([*lines, f"next: all {n} shards are done: {goal}"])
-        waiting = f"{counted(len(self.missing), 'shard')} of {n} still to come in this round; when all are done, {goal}"
-        return "\n".join([*lines, f"next: {waiting}:", self.folder.commands(self.missing)])
+            return "\n".join([*lines, f"next: {goal}"])
+        waiting = f"{counted(len(self.missing), 'shard')} of {n} still to come in this round"
+        return "\n".join([*lines, f"next: {waiting}:", self.folder.commands(self.missing), f"then: {goal}"])
 
 
 class _Left(BaseException):
@@ -109,7 +110,7 @@ def probe_shard(
     if world_size() > 1:
         raise InputError("shard: expected one process, got several ranks. Use a job array or torchrun, not both.")
     i, n = _numbers(shard)
-    given, path = dict(about or {}), made_folder(state)
+    given, path = shard_files.checked_about(about), made_folder(state)
     given.setdefault("command", f"probe_shard(model, data, shard=({{i}}, {{n}}), state={str(path)!r})")
     folder = ShardFolder(path, n, given["command"])
     folder.check_others()

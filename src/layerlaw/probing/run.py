@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextvars import ContextVar
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
@@ -40,7 +39,7 @@ from layerlaw.probing.memory import (
 )
 from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt
 from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
-from layerlaw.probing.state import State
+from layerlaw.probing.state import State, taken_over
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
 from layerlaw.stats.around import Around
@@ -267,12 +266,6 @@ class Prober:
             # told after the sites, which may know more
             state.spoilt = f"{what}: expected numbers, got NaN in {step.where}"
         return decision
-
-
-taken_over: ContextVar[Callable[[Prober, State, Split, Split | None], None] | None] = ContextVar(
-    "taken_over", default=None
-)
-"""What is done with a group of sites instead of both passes: a shard of a job array does one of them, on its samples."""
 
 
 def _forward(capture: Capture, step: Step) -> Any:

@@ -23,7 +23,7 @@ from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.network import Randomness
 from layerlaw.capture.plan import Plan, Site, TokenUse
 from layerlaw.capture.scores import Scores
-from layerlaw.errors import DataError, PassError, needed
+from layerlaw.errors import DataError, InputError, PassError, needed
 from layerlaw.files import as_path, replace_whole
 from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.probing.classes import Classes
@@ -153,6 +153,15 @@ def found_shards(folder: Path) -> set[int]:
     except OSError as error:
         raise DataError(f"{folder}: expected a folder that can be read ({error.strerror}).") from None
     return {int(match[3]) for name in names if (match := NAME.fullmatch(name))}
+
+
+def checked_about(about: Mapping[str, Any] | None) -> Facts:
+    """What a user says of the record, if files can hold it: said before the work, not after it."""
+    try:
+        found: Facts = json.loads(json.dumps(dict(about or {})))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"about: expected a dictionary of text, numbers and lists, got another ({error}).") from None
+    return found
 
 
 def _seal(text: str, tensors: Mapping[str, Tensor]) -> str:
