@@ -224,14 +224,26 @@ def test_depth_is_chosen_over_the_cluster(nodes: Any, tmp_path: Path) -> None:
     assert "roughly" not in plans[0]
 
 
-def test_an_address_at_which_nobody_answers_is_told_at_once() -> None:
+def test_an_address_at_which_nobody_answers_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    note = tmp_path / "ray" / "ray_current_cluster"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        free = f"127.0.0.1:{taken.getsockname()[1]}"  # bound, but nobody listens
-        with pytest.raises(LayerlawError, match=f"expected a cluster at RAY_ADDRESS={free}, got .*ray start --head"):
-            engines._check_address(free)
-    for word in ("", "auto", "local", "anyscale://mine"):
-        engines._check_address(word)
+        there = f"127.0.0.1:{taken.getsockname()[1]}"  # bound, but nobody listens
+        monkeypatch.setenv("RAY_ADDRESS", there)
+        with pytest.raises(LayerlawError, match=rf"expected a cluster at RAY_ADDRESS={there}, got .*ray start --head"):
+            engines._address()
+        monkeypatch.delenv("RAY_ADDRESS")
+        note.write_text(there)
+        assert engines._address() == "local"  # the note of a cluster that was killed
+        taken.listen()
+        assert engines._address() is None  # Ray finds it
+    note.unlink()
+    assert engines._address() is None
+    for word in ("auto", "local", "anyscale://mine"):
+        monkeypatch.setenv("RAY_ADDRESS", word)
+        assert engines._address() == word
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,16 +61,16 @@ def cluster() -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    _check_address(os.environ.get("RAY_ADDRESS", ""))
+    where = _address()
     given = {name: value for name, value in NO_STATISTICS.items() if name not in os.environ}
     os.environ.update(given)
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = os.environ.get("RAY_ADDRESS")
-        wanted = "a cluster to be started on this machine" if where is None else f"a cluster at RAY_ADDRESS={where}"
+        ray.init(where, log_to_driver=False, logging_level="ERROR")
+    except (ray.exceptions.RayError, RuntimeError, ValueError, OSError) as error:  # no token, another Python, …
+        new = where in (None, "local")
+        wanted = "a cluster to be started on this machine" if new else f"a cluster that can be used at {where}"
         said = " ".join(str(error).split())[:300]
         raise LayerlawError(f"engine='ray': expected {wanted}, got {type(error).__name__}: {said}") from error
     finally:
@@ -85,18 +85,29 @@ def cluster() -> Iterator[Any]:
         ray.shutdown()
 
 
-def _check_address(address: str) -> None:
-    """Raise where nobody answers at host:port: Ray itself would try for minutes. Words such as "auto" are left to Ray."""
+def _address() -> str | None:
+    """Where the cluster is. Where nobody answers at the address that is given or noted, Ray itself would try for minutes."""
+    if given := os.environ.get("RAY_ADDRESS"):
+        if problem := _unanswered(given):
+            cure = "Start the cluster (ray start --head), or leave RAY_ADDRESS out"
+            raise LayerlawError(f"engine='ray': expected a cluster at RAY_ADDRESS={given}, got {problem}. {cure}.")
+        return given
+    noted = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+    with suppress(OSError):
+        if _unanswered(noted.read_text(encoding="utf-8").strip()):  # one that was killed leaves its note behind
+            return "local"
+    return None
+
+
+def _unanswered(address: str) -> str:
+    """Why nobody is reached at host:port, if so; words such as "auto" are left to Ray."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdecimal():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED).close()
-    except (OSError, OverflowError) as error:
-        cure = "Start the cluster (ray start --head), or leave RAY_ADDRESS out"
-        raise LayerlawError(
-            f"engine='ray': expected a cluster at RAY_ADDRESS={address}, got {error}. {cure}."
-        ) from None
+    if port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED).close()
+        except (OSError, OverflowError) as error:
+            return str(error)
+    return ""
 
 
 def workers_of(ray: Any, device: str) -> int:
