@@ -90,6 +90,7 @@ def test_lines_of_the_users_own_code_stay_as_they_are(
         ("probe", "record.law(branches=True) takes", "record.law(branches=True) takes"),
         ("probe", "such as cat=3,dog=5", "such as cat=3,dog=5"),
         ("lm", "null=True (or --null) shows", "--null shows"),
+        ("lm", "wants it. Use bos=True (or --bos).", "wants it. Use --bos."),
         ("report", "weighting='classes'", "--weighting classes"),
         ("imbalance", "pass scores=None", "pass scores=None"),
         ("sites", "classes=[…]", "--classes …"),

@@ -309,7 +309,7 @@ def test_a_missing_bos_is_noticed():
     text = [" ".join(map(str, piece.tolist())) for piece in walks()]
     record = probed(model, text, tokenizer=Numbers())
     assert record.notes[0].startswith("No BOS was put in front, but with one the loss on 4 pieces is ")
-    assert record.notes[0].endswith("this model wants it (bos=True, or --bos).")
+    assert record.notes[0].endswith("this model wants it. Use bos=True (or --bos).")
     assert probed(model, text, tokenizer=Numbers(), batch_size=1).notes[0] == record.notes[0]
     record = probed(model, text, tokenizer=Numbers(), bos=True)
     assert record.settings["bos"] == 1

@@ -319,7 +319,7 @@ def bos_note(
     if not bool((put < without).all()) or after > (1 - BOS_GAIN) * before:
         return ""
     better = f"with one the loss on {len(long)} piece{'s' * (len(long) > 1)} is {after:.2f} instead of {before:.2f}"
-    return f"No BOS was put in front, but {better}: this model wants it (bos=True, or --bos)."
+    return f"No BOS was put in front, but {better}: this model wants it. Use bos=True (or --bos)."
 
 
 def _mean_losses(model: nn.Module, head: Head, ids: Tensor, last: int, at_once: int) -> Tensor:
