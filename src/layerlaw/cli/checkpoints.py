@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options
-from layerlaw.cli.classifier import CLASS_MAP, CLASSES, ChosenClasses, summary
+from layerlaw.cli.class_choice import CLASS_MAP, CLASSES, ChosenClasses
+from layerlaw.cli.classifier import summary
 from layerlaw.cli.inputs import MODEL, ImageOptions, SiteOptions, explained_inputs, load_given
 from layerlaw.cli.weights import load_weights
 from layerlaw.data import DEFAULT

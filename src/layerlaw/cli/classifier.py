@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options, saved
+from layerlaw.cli.class_choice import CLASS_MAP, CLASSES, ChosenClasses, classes_asked
 from layerlaw.cli.inputs import (
     ChosenImages,
-    GivenModel,
     ImageOptions,
     SiteOptions,
     explained_inputs,
@@ -24,8 +24,6 @@ from layerlaw.cli.inputs import (
     whole_numbers,
 )
 from layerlaw.cli.named import FEATURES, check_features_alone, measured_features
-from layerlaw.cli.preprocessing import class_map as find_map
-from layerlaw.cli.preprocessing import relabeled
 from layerlaw.cli.processes import sharing
 from layerlaw.data import DEFAULT
 from layerlaw.data.labeled import MOMENTS
@@ -39,7 +37,6 @@ from layerlaw.probing import merge as merge_shards
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import probe_shard
 from layerlaw.probing import sites as find_sites
-from layerlaw.probing.classes import NOT_ASKED
 from layerlaw.record import LANGUAGE_MODEL, REGRESSION, Record
 from layerlaw.stats.ranks import rank, world_size
 from layerlaw.verdict import find_modules, judge, law_holds
@@ -83,47 +80,6 @@ class ResultOptions:
             screen.print(fact, markup=False, highlight=False)
         print_record(record, screen, words=in_options)
         conclude(screen, self.as_json, summary(record) | more, written)
-
-
-CLASSES = "Class numbers to measure, e.g. 0,3,7."
-CLASS_MAP = "Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."
-
-
-@dataclass(frozen=True)
-class ChosenClasses:
-    """Which classes are measured (`asked`, as `probe` takes them), and which output of the model is which of them.
-
-    `numbers`: by the number of a class of the data that of the model's output; empty where they are the same.
-    """
-
-    asked: Any
-    numbers: dict[int, int]
-    mapped_by: str
-
-    @classmethod
-    def of(cls, classes: str | None, class_map: str | None, chosen: ChosenImages, made: GivenModel) -> ChosenClasses:
-        """As --classes or --class-map say, or as the model does."""
-        if class_map is not None and classes is not None:
-            raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
-        known_as = None if made.named is None else made.named.class_names
-        numbers, mapped_by = find_map(class_map, chosen.class_names, made.network, known_as)
-        numbers = numbers if classes is None else {}
-        return cls(_chosen(classes, chosen.class_names, numbers), numbers, mapped_by)
-
-    def given_as(self, pair: Any) -> Any:
-        """Data with the model's numbers of their classes."""
-        return relabeled(pair, self.numbers) if self.numbers and pair is not None else pair
-
-    def about(self, record: Record, chosen: ChosenImages) -> list[str]:
-        """Which output is which class, and what to do where that is not known."""
-        names = chosen.class_names or ()
-        if self.numbers:
-            pairs = ", ".join(f"{names[i]} = {number}" for i, number in list(self.numbers.items())[:12])
-            left_out = [name for i, name in enumerate(names) if i not in self.numbers]
-            return [f"classes: {pairs} ({self.mapped_by})" + f"; left out: {', '.join(left_out)}" * bool(left_out)]
-        if chosen.train is not None and record.accuracy is None and record.settings["scores"] != NOT_ASKED:
-            return ["classes: --class-map cat=3,dog=5 (or a JSON file) says which output of the model is which class"]
-        return []
 
 
 @command
@@ -180,7 +136,7 @@ def probe(
         unasked |= {"--shard": shard, "--state": state}
         check_features_alone(unasked | {"--labels": where.labels}, ImageOptions())
         asked: Any = {"weighting": weighting, "uncertainty": uncertainty, "linear": linear, "memory_gib": memory_gib}
-        asked |= {"classes": _chosen(classes, None, {}), "data_name": data_name or "", "name": result.name}
+        asked |= {"classes": classes_asked(classes, None, {}), "data_name": data_name or "", "name": result.name}
         record = measured_features(where.model, where.sites, test=test, **asked)
         result.show(record, f"features: {', '.join(site.name for site in record.sites)}")
         return
@@ -397,13 +353,3 @@ def _other_scaling(
         return None
     said = f"{len(few)} images: accuracy {percent(here)}, but {percent(there)} with --normalize {best}"
     return f"pixels: may be scaled otherwise than in training. On {said}"
-
-
-def _chosen(classes: str | None, names: tuple[str, ...] | None, numbers: dict[int, int]) -> Any:
-    """Class numbers with their names, where they have some; where a map is known, those of the model's outputs."""
-    if numbers and names is not None:
-        return {number: names[i] for i, number in numbers.items()}
-    if classes is None:
-        return names
-    chosen = whole_numbers(classes, "classes: expected numbers separated by commas such as 0,3,7")
-    return chosen if names is None else {i: names[i] if 0 <= i < len(names) else str(i) for i in chosen}

@@ -146,11 +146,11 @@ def probe(
         told: Any = {"scores_at": scores, "classes_told": told_outputs(classes, example.labels, known_names)}
         how_found: Any = {"choice": sites, "reduce": reduce, "parts": parts, "output_row": True}
         plan = plan_of(network, example.to(where), **how_found, **told)
-        known: Any = {"decisions": scores is not None}
-        chosen = classes_or_targets(classes, plan, train.labels, example.labels, known_names, **known)
+        known = train.labels, example.labels, known_names
+        chosen = classes_or_targets(classes, plan, *known, decisions=scores is not None)
         if linear and isinstance(chosen, Targets):
             raise InputError(
-                "linear: D_lin is the least D of classes; the labels here are targets. Leave linear=True out."
+                "linear: D_lin is the least D of classes, the labels here are targets. Leave linear=True out."
             )
         prober = Prober(network, plan, chosen, options, randomness, where, slices=True)
         with probing_state(network, batchnorm):

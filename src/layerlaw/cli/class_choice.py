@@ -1,0 +1,63 @@
+"""Which classes a command measures, and which output of the model is which of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from layerlaw.cli.inputs import ChosenImages, GivenModel, whole_numbers
+from layerlaw.cli.preprocessing import class_map as find_class_map
+from layerlaw.cli.preprocessing import relabeled
+from layerlaw.errors import InputError
+from layerlaw.probing.classes import NOT_ASKED
+from layerlaw.record import Record
+
+CLASSES = "Class numbers to measure, e.g. 0,3,7."
+CLASS_MAP = "Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."
+
+
+@dataclass(frozen=True)
+class ChosenClasses:
+    """Which classes are measured (`asked`, as `probe` takes them), and which output of the model is which of them.
+
+    `numbers`: by the number of a class of the data that of the model's output; empty where they are the same.
+    """
+
+    asked: Any
+    numbers: dict[int, int]
+    mapped_by: str
+
+    @classmethod
+    def of(cls, classes: str | None, class_map: str | None, chosen: ChosenImages, made: GivenModel) -> ChosenClasses:
+        """As --classes or --class-map say, or as the model does."""
+        if class_map is not None and classes is not None:
+            raise InputError("--classes, --class-map: expected one of them; a map names the classes that are measured.")
+        known_as = None if made.named is None else made.named.class_names
+        numbers, mapped_by = find_class_map(class_map, chosen.class_names, made.network, known_as)
+        numbers = numbers if classes is None else {}
+        return cls(classes_asked(classes, chosen.class_names, numbers), numbers, mapped_by)
+
+    def given_as(self, pair: Any) -> Any:
+        """Data with the model's numbers of their classes."""
+        return relabeled(pair, self.numbers) if self.numbers and pair is not None else pair
+
+    def about(self, record: Record, chosen: ChosenImages) -> list[str]:
+        """Which output is which class, and what to do where that is not known."""
+        names = chosen.class_names or ()
+        if self.numbers:
+            pairs = ", ".join(f"{names[i]} = {number}" for i, number in list(self.numbers.items())[:12])
+            left_out = [name for i, name in enumerate(names) if i not in self.numbers]
+            return [f"classes: {pairs} ({self.mapped_by})" + f"; left out: {', '.join(left_out)}" * bool(left_out)]
+        if chosen.train is not None and record.accuracy is None and record.settings["scores"] != NOT_ASKED:
+            return ["classes: --class-map cat=3,dog=5 (or a JSON file) says which output of the model is which class"]
+        return []
+
+
+def classes_asked(classes: str | None, names: tuple[str, ...] | None, numbers: dict[int, int]) -> Any:
+    """Class numbers with their names, where they have some; where a map is known, those of the model's outputs."""
+    if numbers and names is not None:
+        return {number: names[i] for i, number in numbers.items()}
+    if classes is None:
+        return names
+    chosen = whole_numbers(classes, "classes: expected numbers separated by commas such as 0,3,7")
+    return chosen if names is None else {i: names[i] if 0 <= i < len(names) else str(i) for i in chosen}
