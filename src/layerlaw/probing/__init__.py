@@ -19,7 +19,7 @@ from layerlaw.capture.plan import Plan, Reduce
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
-from layerlaw.probing.aside import doubt_notes, set_aside, token_notes
+from layerlaw.probing.aside import doubt_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import plan_of
@@ -392,12 +392,4 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes += doubt_notes(run, train)
     if isinstance(run.classes, Targets):
         return notes + run.classes.notes(train)
-    notes += run.classes.doubts(train)
-    short = [
-        site.name
-        for site, around in train.around.items()
-        if around.rank < run.classes.K - 1 and run.classes.doubt(train, site) is None
-    ]
-    if short:
-        notes.append(f"The class means span fewer than K−1 dimensions at: {', '.join(short)}.")
-    return notes
+    return notes + run.classes.doubts(train) + rank_notes(run.classes, train)

@@ -8,6 +8,7 @@ from torch import nn
 
 from layerlaw.capture.modules import modules_of
 from layerlaw.capture.plan import Site
+from layerlaw.probing.classes import Classes
 from layerlaw.probing.run import Prober, Split
 from layerlaw.record import SiteRow
 from layerlaw.verdict.sentences import listed
@@ -108,3 +109,13 @@ def _again(run: Prober, train: Split, before: Site, site: Site, modules: Mapping
     if works or a.shape != b.shape:
         return False
     return float((a - b).abs().max()) <= SAME * float(a.abs().max())
+
+
+def rank_notes(classes: Classes, split: Split) -> list[str]:
+    """At which sites class means span fewer dimensions than they could."""
+    short = [
+        site.name
+        for site, around in split.around.items()
+        if around.rank < classes.K - 1 and classes.doubt(split, site) is None
+    ]
+    return [f"The class means span fewer than K−1 dimensions at: {', '.join(short)}."] if short else []
