@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +22,11 @@ from layerlaw.lm.lens import DOUBLE_BELOW, Lens
 from layerlaw.lm.loss import LossSample
 from layerlaw.lm.pieces import Pieces, batches
 from layerlaw.lm.tasks import MASKED_SHARE, LanguageTask, Target, TaskName, TokenBatch
-from layerlaw.probing.shards import is_sharded
+from layerlaw.probing.shards import forward_along, own_share
 from layerlaw.progress import Counter, Progress
 from layerlaw.stats.moments import Columns, Moments, TargetMoments, WaitingSites
 from layerlaw.stats.precision import at_least_float32
-from layerlaw.stats.ranks import all_reduce, gathered, look_at_others, rank, world_size
+from layerlaw.stats.ranks import all_reduce, look_at_others, rank, world_size
 
 Normalize = Literal["fresh", "none", "standardized"]
 GROUPS = 8  # of documents: enough for a standard error
@@ -211,10 +210,6 @@ class MomentPass:
             at += code.shape[1]
 
 
-def uncounted(site: Site, hidden: Tensor) -> None:
-    """Takes hidden states of a forward that is made for the sake of other ranks."""
-
-
 @dataclass(frozen=True)
 class TextRun:
     """All that a pass needs but the model: the trained one and its untrained twin are measured alike."""
@@ -227,49 +222,33 @@ class TextRun:
     progress: bool | Progress
 
     def measure(self, network: nn.Module, loss: LossSample | None = None, lens: Lens | None = None) -> MomentPass:
-        """Every batch of this rank through the model, then one all-reduce; `loss` looks at what comes out.
-
-        Where a forward needs all ranks, one without a batch to count forwards one of others.
-        """
+        """Every batch of this rank through the model, then one all-reduce; `loss` looks at what comes out."""
         plan, pieces = self.plan.capture(), self.pieces
-        if len(set(gathered(pieces.checksum))) > 1:
-            cure = "Each takes its share of the batches: give the whole text to all"
-            raise InputError(f"text: expected the same text on all {world_size()} ranks, got different ones. {cure}.")
         found = MomentPass(self.plan, max(pieces.groups) + 1, loss, lens)
-        everything = list(batches(pieces, self.batch_size))
-        mine, in_step = everything[rank() :: world_size()], world_size() > 1 and is_sharded(network)
+        mine = own_share(list(batches(pieces, self.batch_size)), network)
         counter = Counter(self.progress, len(mine), "tokens")
         started = time.perf_counter()
         with (
             probing_state(network, "running"),
             Capture(network, plan, plan.sites, reduce=None, consume=found.consume) as capture,
         ):
-
-            def forward(batch: TokenBatch, members: Sequence[int]) -> Any:
-                inputs = batch.to(self.device).inputs_of(network)
-                return run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
-
             for number, (group, members) in enumerate(mine):
                 look_at_others()
                 batch = self.task.batch([pieces.ids[i] for i in members], members)
-                if len(batch.rows):
+                if group is not None and len(batch.rows):
                     found.begin(group, batch, rank() + number * world_size())
                     if lens is not None:
                         lens.begin(group, batch, members)
-                    output = forward(batch, members)
+                    inputs = batch.to(self.device).inputs_of(network)
+                    output = run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
                     found.end()
                     if loss is not None:
                         loss.update(output, batch, members)
                     del output  # its scores may be larger than all else
                     found.tokens += sum(len(pieces.ids[i]) for i in members)
-                elif in_step:
-                    capture.consume = uncounted
-                    forward(batch, members)
-                    capture.consume = found.consume
+                else:
+                    forward_along(network, **batch.to(self.device).inputs_of(network))
                 counter.step(f"{found.tokens / (time.perf_counter() - started):,.0f} tokens/s")
-            if in_step and len(mine) < -(-len(everything) // world_size()):
-                capture.consume, (_, members) = uncounted, everything[0]
-                forward(self.task.batch([pieces.ids[i] for i in members], members), members)
         counter.close()
         found.settle(self.device)
         found.seconds = time.perf_counter() - started
