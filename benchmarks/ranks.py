@@ -1,4 +1,4 @@
-"""One process against two that share the samples, one thread each: `python benchmarks/ranks.py [--rounds 5]`.
+"""One process against two that share the samples, one thread each: `python benchmarks/ranks.py [--rounds 5] [--only WORD]`.
 
 In every round rank 0 first probes all batches alone (`ranks=` a group of itself), then both ranks probe every second batch
 together. Printed are medians of the ratio one : two, by processor time (that of the slower rank, which other users of the
@@ -73,13 +73,15 @@ def difference(one: ll.Record, two: ll.Record) -> float:
     return max(found)
 
 
-def work(rank: int, port: int, rounds: int, images: int) -> None:
+def work(rank: int, port: int, rounds: int, images: int, only: str) -> None:
     """One of the two processes."""
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=2)
     alone = dist.new_group([0])
     for name, (network, batches, how) in cases(images).items():
+        if only not in name:
+            continue
         quiet: dict[str, Any] = {"progress": False, "uncertainty": False, **how}
         ratios, clocks, apart = [], [], 0.0
         for number in range(rounds + 1):  # the first warms up
@@ -107,11 +109,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--only", default="", help="cases with this in their name")
     given = parser.parse_args()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    multiprocessing.spawn(work, (port, given.rounds, given.images), nprocs=2)  # type: ignore[no-untyped-call]
+    multiprocessing.spawn(work, (port, given.rounds, given.images, given.only), nprocs=2)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

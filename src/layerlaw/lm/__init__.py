@@ -46,7 +46,7 @@ from layerlaw.lm.weights import (
     output_embedding,
     vocabulary_of,
 )
-from layerlaw.probing.shards import same_network
+from layerlaw.probing.shards import check_same_text, same_network
 from layerlaw.progress import Progress
 from layerlaw.record import Record
 from layerlaw.stats.ranks import Ranks, measured_together
@@ -184,6 +184,7 @@ def probe_lm(
         if pieces.tokens > wanted:
             limit, note = uncut.tokens, f"{wanted:,} tokens spread over the text were read."
             pieces = pieces.spread(wanted).noted("" if limit else note)
+        check_same_text(pieces.checksum)
         vocabulary = vocabulary_of(network)
         check_ids(pieces, vocabulary, tokenizer, loaded.mask_id)
         # What is predicted, and what is measured beside it.

@@ -31,11 +31,11 @@ from layerlaw.lm.loss import LossSample
 from layerlaw.lm.pieces import Pieces, batches
 from layerlaw.lm.tasks import LanguageTask, Target, TokenBatch
 from layerlaw.measures.residual import Residual, prediction_residuals
-from layerlaw.probing.shards import is_sharded
+from layerlaw.probing.shards import forward_along, own_share
 from layerlaw.progress import Counter, Progress
 from layerlaw.stats.moments import Columns, Moments, TargetMoments, WaitingSites
 from layerlaw.stats.precision import at_least_float32
-from layerlaw.stats.ranks import all_reduce, gathered, look_at_others, rank, world_size
+from layerlaw.stats.ranks import all_reduce, look_at_others, rank, world_size
 
 T = TypeVar("T")
 Normalize = Literal["fresh", "none", "standardized"]
@@ -267,10 +267,6 @@ class MomentPass:
             at += code.shape[1]
 
 
-def uncounted(site: Site, hidden: Tensor) -> None:
-    """Takes hidden states of a forward that is made for the sake of other ranks."""
-
-
 @dataclass(frozen=True)
 class TextRun:
     """All that a pass needs but the model: the trained one and its untrained twin are measured alike."""
@@ -290,9 +286,6 @@ class TextRun:
 
         Where there are several passes, loss, lens and words look at all sites in the first of them.
         """
-        if len(set(gathered(self.pieces.checksum))) > 1:
-            cure = "Each takes its share of the batches: give the whole text to all"
-            raise InputError(f"text: expected the same text on all {world_size()} ranks, got different ones. {cure}.")
         passes = self.passes or ((),)
         whole: MomentPass | None = None
         for number, names in enumerate(passes):
@@ -310,10 +303,8 @@ class TextRun:
         return whole
 
     def _pass(self, network: nn.Module, found: MomentPass, label: str) -> None:
-        """Where a forward needs all ranks, one without a batch to count forwards one of others."""
         plan, pieces, loss, lens = self.plan.capture(), self.pieces, found.loss, found.lens
-        everything = list(batches(pieces, self.batch_size))
-        mine, in_step = everything[rank() :: world_size()], world_size() > 1 and is_sharded(network)
+        mine = own_share(list(batches(pieces, self.batch_size)), network)
         counter = Counter(self.progress, len(mine), label)
         started = time.perf_counter()
         all_sites = lens is not None or found.words is not None
@@ -322,32 +313,23 @@ class TextRun:
             probing_state(network, "running"),
             Capture(network, plan, sites, reduce=None, consume=found.consume) as capture,
         ):
-
-            def forward(batch: TokenBatch, members: Sequence[int]) -> Any:
-                inputs = batch.to(self.device).inputs_of(network)
-                return run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
-
             for number, (group, members) in enumerate(mine):
                 look_at_others()
                 batch = self.task.batch([pieces.ids[i] for i in members], members)
-                if len(batch.rows):
+                if group is not None and len(batch.rows):
                     found.begin(group, batch, rank() + number * world_size())
                     if lens is not None:
                         lens.begin(group, batch, members)
-                    output = forward(batch, members)
+                    inputs = batch.to(self.device).inputs_of(network)
+                    output = run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
                     found.end()
                     if loss is not None:
                         loss.update(output, batch, members)
                     del output  # its scores may be larger than all else
                     found.tokens += sum(len(pieces.ids[i]) for i in members)
-                elif in_step:
-                    capture.consume = uncounted
-                    forward(batch, members)
-                    capture.consume = found.consume
+                else:
+                    forward_along(network, **batch.to(self.device).inputs_of(network))
                 counter.step(f"{found.tokens / (time.perf_counter() - started):,.0f} tokens/s")
-            if in_step and len(mine) < -(-len(everything) // world_size()):
-                capture.consume, (_, members) = uncounted, everything[0]
-                forward(self.task.batch([pieces.ids[i] for i in members], members), members)
         counter.close()
         found.settle(self.device)
         found.seconds = time.perf_counter() - started

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from layerlaw.probing.targets import Targets
 from layerlaw.provenance import DIGEST_BYTES
 from layerlaw.stats.ranks import from_first, gathered, others_go_on, rank, world_size
 
+T = TypeVar("T")
 ENOUGH = 3  # samples, for a dry run
 
 
@@ -72,6 +74,31 @@ def is_sharded(network: nn.Module) -> bool:
     """Whether a forward needs other ranks, because they hold parts of the weights (FSDP, tensor parallel)."""
     whole = any(type(module).__name__ == "FullyShardedDataParallel" for module in network.modules())
     return whole or any(_elsewhere(parameter) and not parameter.is_meta for parameter in network.parameters())
+
+
+def forward_along(network: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """A forward for the sake of other ranks, where they need this one inside of theirs; nothing of it is counted."""
+    if world_size() > 1 and is_sharded(network):
+        with unobserved():
+            network(*args, **kwargs)
+
+
+def own_share(batches: Sequence[tuple[int, T]], network: nn.Module) -> list[tuple[int | None, T]]:
+    """Of batches that all ranks know, those of this one, with their groups.
+
+    Where a forward needs all ranks, one that has a batch less gets one without a group, to forward without counting it.
+    """
+    mine: list[tuple[int | None, T]] = list(batches[rank() :: world_size()])
+    if len(mine) < -(-len(batches) // world_size()) and is_sharded(network):
+        mine.append((None, batches[0][1]))
+    return mine
+
+
+def check_same_text(checksum: str) -> None:
+    """Raise where ranks that share a text have different ones."""
+    if len(set(gathered(checksum))) > 1:
+        cure = "Each takes its share of the batches: give the whole text to all"
+        raise InputError(f"text: expected the same text on all {world_size()} ranks, got different ones. {cure}.")
 
 
 def _check_same_weights(network: nn.Module) -> None:
@@ -192,5 +219,4 @@ class Pace:
         """A forward for the sake of the others, of which nothing is counted."""
         if self.together and self.data.spare is not None:
             here = self.data.spare.to(self.device).copy()
-            with unobserved():
-                self.network(*here.args, **here.kwargs)
+            forward_along(self.network, *here.args, **here.kwargs)
