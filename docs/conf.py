@@ -83,15 +83,7 @@ CONTENTS = {
     "reproduction": ["gallery", *sorted(f"reproduction/{page.stem}" for page in (DOCS / "reproduction").glob("*.md"))],
     "more": ["failures", "benchmarks", "benchmarks_gpu", "log", f"{API}/changes"],
 }
-TOPICS = [
-    "training",
-    "movie",
-    "by_name",
-    "lab",
-    "scale",
-    "language_models",
-    "svsl",
-]  # first in this order, then any new page
+TOPICS = ["training", "movie", "by_name", "lab", "scale", "language_models", "svsl"]  # first, then any new page
 _LISTED = {name for below in CONTENTS.values() for name in below}
 CONTENTS["how_to"] += [*TOPICS, *sorted({page.stem for page in DOCS.glob("*.md")} - _LISTED - {*TOPICS, "index"})]
 TITLES = {f"{GALLERY}/index": "Examples", "api": "Reference", "reproduction": "Ledger"}  # short, for the bar at the top
