@@ -122,7 +122,7 @@ def test_records_that_differ_in_more_than_seeds_are_only_counted():
     for change in (settings, epochs, same_network):
         assert said(change) == "The law holds in 2 of 3 records."
     assert said(seeds).startswith("The law holds in 2 of 3 networks (ρ ")
-    assert said(too_short) == "The law holds in 0 of 3 records; of 3 it cannot be said."
+    assert said(too_short) == "Whether the law holds cannot be said of any of 3 records."
     assert said(other_depth) is None
 
 

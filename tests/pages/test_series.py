@@ -57,6 +57,11 @@ def test_the_heat_map_holds_every_block_at_every_step_in_order():
     assert training_words(series).startswith("From step 0 to 1k PR of the last block goes from 0.96")
 
 
+def test_a_law_that_cannot_be_judged_at_any_checkpoint_is_no_count():
+    few = [checkpoint(step, tokens_per_feature=5.0) for step in (0, 1000)]
+    assert training_words(series_of(few)).endswith("; whether the law holds cannot be said at any of 2 checkpoints.")
+
+
 def test_steps_that_span_much_stand_on_a_log_axis_with_zero_before_them():
     figure = ends_figure(series_of([checkpoint(step) for step in (0, 1, 100, 10000)]))
     assert list(figure.data[0].x) == [-0.5, 0, 2, 4]

@@ -54,6 +54,8 @@ def training_words(series: TrainingSeries) -> str:
     law = f"the law holds at {len(held)} of {counted(len(series.views), 'checkpoint')}"
     law += f" ({series.unit} {joined([step_text(s) for s in held[:6]])}{' …' * (len(held) > 6)})" if held else ""
     law += f"; of {unsaid} it cannot be said" if unsaid else ""
+    if unsaid == len(series.views):
+        law = f"whether the law holds cannot be said at any of {counted(unsaid, 'checkpoint')}"
     ends = [view.series(view.column)[view.fit_positions[-1]] for view in (first, last)]
     span = f"From {series.unit} {step_text(series.steps[0])} to {step_text(series.steps[-1])}"
     if None in ends:

@@ -158,6 +158,8 @@ def together(views: Sequence[RecordView]) -> str:
     told = [view.holds is not None and view.holds == fit.holds for view, fit in zip(views, fits, strict=True)]
     if not (all(told) and _of_one_kind(views)):
         unsaid = sum(view.holds is None for view in views)
+        if unsaid == len(views):
+            return f"Whether the law holds cannot be said of any of {counted(len(views), 'record')}."
         rest = f"; of {unsaid} it cannot be said" if unsaid else ""
         return f"The law holds in {sum(view.holds is True for view in views)} of {counted(len(views), 'record')}{rest}."
     taken = "Means and 95% intervals are right if the networks differ in nothing but seed and training images."
