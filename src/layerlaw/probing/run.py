@@ -308,8 +308,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
             dealt = state.dealer.deal(kept.labels)
             for rows in kept.blocks(prober.classes.K):
                 second.begin(dealt.rows(rows), kept.decisions(rows))
-                for names, features in kept.features(rows):
-                    second.update_all(names, features)
+                kept.hand_over(second, rows)
                 second.end()
     else:
         _second_forward(prober, state, second)
