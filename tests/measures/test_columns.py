@@ -10,11 +10,12 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.measures import measure
-from layerlaw.measures.columns import Column, describe, registered, site_columns
+from layerlaw.measures.columns import Column, all_columns, describe, registered, site_columns
 from layerlaw.measures.site import number
 from layerlaw.pages import table
 from layerlaw.stats import ClassSums, Frame, Scatter, find_centers, project
 from layerlaw.stats.around import Around
+from layerlaw.stats.passes import Dealt, FirstPass, SecondPass
 
 
 def at_one_site(x: torch.Tensor, y: torch.Tensor, K: int, decision: torch.Tensor | None = None):
@@ -133,3 +134,37 @@ def test_a_new_measure_is_its_function_and_its_row(tmp_path: Path) -> None:
 def test_names_made_from_others_are_known(name: str, label: str, law: bool, quantity: str, log: bool) -> None:
     column = describe(name)
     assert (column.name, column.label, column.law, column.quantity, column.log) == (name, label, law, quantity, log)
+
+
+def test_columns_of_many_sites_are_those_of_each_alone() -> None:
+    """Also where one of them is dead, and where one is read by the classifier."""
+    x, y = oracle.blobs([30, 20, 10], 7)
+    weight = torch.randn(3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    first = FirstPass(3)
+    first.begin(Dealt(y))
+    sites = {"one": x, "dead": torch.ones_like(x), "two": x.tanh(), "narrow": x[:, :1]}
+    for name, features in sites.items():
+        first.update(name, features)
+    first.end(lambda _: "")
+    around = Around.all_of(first, "samples")
+    assert around["one"].alike is around["two"].alike
+    second = SecondPass(around)
+    second.begin(Dealt(y), y.flip(0))
+    for name, features in sites.items():
+        second.update(name, features)
+    second.end()
+    known = [(around[name], scatter, None) for name, scatter in second.scatters().items()]
+    together = all_columns(known, {2: weight})
+    for (name, features), (values, by_class), place in zip(sites.items(), together, range(4), strict=True):
+        rows = weight if place == 2 else None
+        alone, classes_alone = site_columns(*at_one_site(features, y, 3, y.flip(0)), weight=rows)
+        assert values.keys() == alone.keys()
+        assert by_class.keys() == classes_alone.keys()
+        found = [*values.values(), *(number for each in by_class.values() for number in each)]
+        expected = [*alone.values(), *(number for each in classes_alone.values() for number in each)]
+        assert [number is None for number in found] == [number is None for number in expected], name
+        plain = [[number or 0.0 for number in numbers] for numbers in (found, expected)]
+        assert plain[0] == pytest.approx(plain[1], rel=1e-9, abs=1e-12), name
+    assert together[1][0]["separation"] is None
+    assert "nc3" in together[2][0]
+    assert "nc3" not in together[0][0]

@@ -1,11 +1,13 @@
 """Class means, the basis of their span, and the rank."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 import oracle
-from layerlaw.stats import ClassSums, find_centers
+from layerlaw.stats import ClassSums, centers, find_centers
 from layerlaw.stats.centers import class_weights, helmert_contrasts
 
 CASES = [([20, 20, 20], 7), ([40, 10, 3, 1], 9), ([10, 12, 9, 8, 11], 2), ([10, 30], 5), ([10, 30], 1)]
@@ -92,3 +94,30 @@ def test_one_leading_index_does_not_disturb_another() -> None:
     alone = find_centers(ClassSums.of(x, y, 3))
     np.testing.assert_allclose(both.scales[0], alone.scales, rtol=1e-12)
     assert both.rank.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("least", [1.0, 1e-2])
+def test_the_spectrum_of_many_classes_by_eigenvalues_has_the_digits_of_the_exact_one(
+    monkeypatch: pytest.MonkeyPatch, least: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(30, 50, dtype=torch.float64, generator=generator) * torch.logspace(0, math.log10(least), 50)
+    exact_s, exact_basis = centers._spectrum(means)
+    monkeypatch.setattr(centers, "FEW_CLASSES", 10)
+    monkeypatch.setattr(torch.linalg, "qr", None)  # not even called
+    s, basis = centers._spectrum(means)
+    torch.testing.assert_close(s, exact_s, rtol=1e-10, atol=0)
+    torch.testing.assert_close(basis @ basis.mT, torch.eye(30, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(basis.mT @ basis, exact_basis.mT @ exact_basis, rtol=0, atol=1e-9)  # of the same span
+
+
+@pytest.mark.parametrize("least", [1e-5, 0.0])
+def test_small_scales_of_many_classes_are_found_in_the_exact_way(monkeypatch: pytest.MonkeyPatch, least: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(30, 50, dtype=torch.float64, generator=generator)
+    means[-1] = means[0] + least * means[-1]
+    exact_s, exact_basis = centers._spectrum(means)
+    monkeypatch.setattr(centers, "FEW_CLASSES", 10)
+    s, basis = centers._spectrum(means)
+    assert torch.equal(s, exact_s)
+    assert torch.equal(basis, exact_basis)

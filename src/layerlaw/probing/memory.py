@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import InputError, MemoryBudgetError
+from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.ranks import all_reduce, world_size
+from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
@@ -161,10 +163,31 @@ class KeptFeatures:
         found = [decision for _, decision, _ in self._closed if decision is not None]
         return torch.cat(found)[rows] if len(found) == len(self._closed) else None
 
-    def features(self, rows: slice | None = None) -> Iterator[tuple[list[str], Tensor]]:
-        """Every site's features, all or some rows of them: the names of sites of one kind, and (sites, n, d)."""
+    def features(self, rows: slice | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Every site's features (n, d), all or some rows of them, in the order of the forward."""
+        for name, (kind, place) in self._places.items():
+            yield (
+                name,
+                self._stacks[kind][1][place, : self.rows] if rows is None else self._stacks[kind][1][place, rows],
+            )
+
+    def together(self, rows: slice | None = None) -> Iterator[tuple[list[str], Tensor]]:
+        """The same of sites of one kind side by side: their names, and (sites, n, d)."""
         for names, stack in self._stacks.values():
             yield names, stack[: len(names), : self.rows] if rows is None else stack[: len(names), rows]
+
+    def hand_over(
+        self, to: FirstPass | SecondPass | FirstRegression | SecondRegression, rows: slice | None = None
+    ) -> None:
+        """Add every site's features to a pass, those of one kind together where it takes them so."""
+        if isinstance(to, FirstPass):
+            to.expect(self._places)
+        if isinstance(to, (FirstPass, SecondPass)):
+            for names, features in self.together(rows):
+                to.update_all(names, features)
+        else:
+            for name, of_site in self.features(rows):
+                to.update(name, of_site)
 
     def batches(self) -> Iterator[tuple[Tensor, slice, str]]:
         """Labels, rows and names of the batches as they came."""

@@ -339,8 +339,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
             dealt = state.dealer.deal(kept.labels)
             for rows in kept.blocks(prober.classes.K):
                 second.begin(dealt.rows(rows), kept.decisions(rows))
-                for names, features in kept.features(rows):
-                    second.update_all(names, features)
+                kept.hand_over(second, rows)
                 second.end()
         pace = Pace(prober.network, state.data, prober.device)
         while pace.go_on(False):  # others may not have kept all of their features

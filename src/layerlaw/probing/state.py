@@ -68,9 +68,9 @@ class State:
         """Add the kept features of some rows (`None`: all)."""
         with full_precision():
             self.begin(labels)
-            for names, features in self.kept.features(rows):
-                self.first.update_all(names, features)
-                if self.sample is not None:
+            self.kept.hand_over(self.first, rows)
+            if self.sample is not None:
+                for names, features in self.kept.together(rows):
                     self.sample.update_all(names, features)
             self.first.end(where)
 
@@ -89,11 +89,10 @@ class State:
                 part = dealt.rows(rows)
                 sums.begin(part)
                 magnitudes.begin(Dealt(part.labels))
-                for held, features in self.kept.features(rows):
-                    for name, of_site in zip(held, features, strict=True):
-                        if name in names:
-                            sums.update(name, of_site.double())
-                            magnitudes.update(name, of_site.double().abs())
+                for name, features in self.kept.features(rows):
+                    if name in names:
+                        sums.update(name, features.double())
+                        magnitudes.update(name, features.double().abs())
                 for part_sums in (sums, magnitudes):
                     part_sums.end(lambda name: self.kept.where_bad(str(name)))
             return sums, magnitudes

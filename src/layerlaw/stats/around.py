@@ -18,7 +18,7 @@ from layerlaw.stats.limits import Doubt, check_range, doubt_of, doubtful, finite
 from layerlaw.stats.precision import double
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter
 from layerlaw.stats.stacking import Key
-from layerlaw.stats.sums import ClassSums
+from layerlaw.stats.sums import ClassSums, by_label
 
 if TYPE_CHECKING:
     from layerlaw.stats.passes import Dealt, FirstPass
@@ -240,8 +240,9 @@ class OneRank:
             self.scatter.sums += part.sums
         if self.reference is None or self.places is None:
             return
-        hot = here.hot(self.span.counts.shape[-1], torch.float64)
-        points = torch.stack([double(waiting[key][2]).to(device) for key in self.keys]) + self.places.mT @ hot
+        points = torch.stack([double(waiting[key][2]).to(device) for key in self.keys]) + by_label(
+            self.places.mT, labels
+        )
         near = NearestCenter.of(points, self.reference, labels, decision)
         if self.near is None:
             self.near = near

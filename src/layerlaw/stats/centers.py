@@ -17,6 +17,8 @@ FLOAT32_RESOLUTION = 1.2e-7
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
 SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
+FEW_CLASSES = 200  # whose singular values take no time
+NEARLY_EQUAL = 1e-6  # of the largest eigenvalue: larger ones keep ten digits, and their roots as many
 COLLINEAR = 1e-12  # eigenvalues of the targets' correlations below this share of the largest are rounding
 
 
@@ -207,19 +209,18 @@ def _rounded(means: Tensor, dtype: torch.dtype) -> Tensor:
 def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tensor | None = None) -> Centers:
     """Class means, and the span of their differences by QR and an SVD of the small factor.
 
-    Never through a Gram matrix, which would halve the digits. A scale counts when it is above what the rounding of the
-    features can produce (the cut-off follows the dtype the features came in, not the one we compute in). `origin` (…, 1, d)
-    is what was subtracted from the features before.
+    Not through a Gram matrix, which would halve the digits of small scales (`_spectrum`). A scale counts when it is above
+    what the rounding of the features can produce (the cut-off follows the dtype the features came in, not the one we compute
+    in). `origin` (…, 1, d) is what was subtracted from the features before.
     """
     counts = sums.counts
     means = sums.sums / counts.clamp_min(1).unsqueeze(-1)
     weights = class_weights(counts, weighting)
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
-    Q, R = torch.linalg.qr(helmert_contrasts(means, weights).mT)  # (…, d, r), (…, r, K−1)
-    _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
+    s, basis = _spectrum(helmert_contrasts(means, weights))
     cutoff = rounding_scale(counts, sums.spread, mean if origin is None else mean + origin.squeeze(-2), s, sums.dtype)
     kept = s > cutoff.unsqueeze(-1)
-    scales, basis = torch.where(kept, s, 0.0), rotation @ Q.mT
+    scales = torch.where(kept, s, 0.0)
     coordinates, rounded = (means - mean.unsqueeze(-2)) @ basis.mT, _rounded(means, sums.dtype)
     return Centers(
         counts=counts,
@@ -238,6 +239,23 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tens
         dtype=sums.dtype,
         origin=origin,
     )
+
+
+def _spectrum(contrasts: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values (…, r), descending, and right singular vectors (…, r, d) of (…, K−1, d).
+
+    Of many classes by the eigenvalues of the Gram matrix first, which are found much faster: these have lost as many digits
+    as the square of a scale is smaller than that of the largest one. Where that is more than a few, the exact way.
+    """
+    k, d = contrasts.shape[-2:]
+    if FEW_CLASSES < k <= d:
+        values, vectors = torch.linalg.eigh(contrasts @ contrasts.mT)  # ascending
+        if bool((values[..., 0] > NEARLY_EQUAL * values[..., -1]).all()):
+            s = values.flip(-1).sqrt()
+            return s, vectors.flip(-1).mT @ contrasts / s.unsqueeze(-1)
+    Q, R = torch.linalg.qr(contrasts.mT)  # (…, d, r), (…, r, K−1)
+    _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
+    return s, rotation @ Q.mT
 
 
 def rounding_scale(counts: Tensor, spread: Tensor, mean: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,7 @@ then worked through for all sites together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -96,9 +96,9 @@ class Dealer:
     def deal(self, labels: Tensor) -> Dealt:
         """Labels (n,) of the next batch, already numbered 0 … K−1."""
         dealt = Dealt(labels)
-        here, n = labels.cpu(), len(labels)
+        n = len(labels)
         if self.groups:
-            dealt.groups = deal_groups(here, self._seen, self.groups, self._order).to(labels.device)
+            dealt.groups = deal_groups(labels.cpu(), self._seen, self.groups, self._order).to(labels.device)
         if self._shuffled is not None:
             dealt.permuted = self._shuffled[:, self._at : self._at + n].to(labels.device)
         elif self.permuted:  # a stream whose labels are not known beforehand: drawn, not permuted
@@ -146,53 +146,81 @@ class FirstPass:
 
     def __init__(self, classes: int, groups: int = 0) -> None:
         self.classes, self.groups = classes, groups
-        self.sums: dict[Key, ClassSums] = {}
-        self.permuted: dict[Key, ClassSums] = {}
-        self._fresh: list[Key] = []
+        self._order: dict[Key, None] = {}  # of the forward, whatever is worked through together
+        self._together: dict[
+            tuple[bool, tuple[Key, ...]], ClassSums
+        ] = {}  # of sites that come together, permuted or not
+        self._sums: tuple[dict[Key, ClassSums], dict[Key, ClassSums]] = {}, {}
+        self._finite: dict[tuple[Key, ...], Tensor] = {}
         self._stacks = Stacks(self._add_up)
 
     def begin(self, dealt: Dealt) -> None:
         """Start a batch."""
-        self._fresh = []
+        self._finite = {}
         self._stacks.drop()
         self._labels = Assignment.of(dealt.labels, self.classes, dealt.groups, self.groups)
         self._for: dict[tuple[int, torch.device], Assignment] = {}
         self._permuted = None if dealt.permuted is None else one_hot(dealt.permuted, self.classes, torch.float32)
 
+    def expect(self, keys: Iterable[Key]) -> None:
+        """The order of the sites, where they come in another one."""
+        self._order |= dict.fromkeys(keys)
+
     def update(self, key: Key, features: Tensor) -> None:
         """Add the (n, d) features of one site."""
+        self._order[key] = None
         self._stacks.add(key, features)
 
     def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
         """Add those of several sites (S, n, d)."""
+        self.expect(keys)
         self._stacks.add_all(keys, features)
 
     def _add_up(self, keys: list[Key], features: Tensor) -> None:
         """Those of several sites (S, n, d)."""
-        kind = len(keys), features.device
+        kind, named = (len(keys), features.device), tuple(keys)
         if kind not in self._for:
             self._for[kind] = self._labels.to(features.device).for_sites(len(keys))
         sums = ClassSums.assigned(features, self._for[kind])
-        drawn = None
+        self._finite[named] = sums.sums.isfinite().flatten(1).all(1)
+        _add(self._together, (False, named), sums)
         if self._permuted is not None:
             self._permuted = self._permuted.to(features.device)
-            drawn = ClassSums.permuted(features, self._permuted)
-        for i, key in enumerate(keys):
-            _add(self.sums, key, sums.at(i))
-            if drawn is not None:
-                _add(self.permuted, key, drawn.at(i))
-        self._fresh += keys
+            _add(self._together, (True, named), ClassSums.permuted(features, self._permuted))
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
         self._stacks.flush()
-        check_finite({key: self.sums[key].sums for key in self._fresh}, where)
+        flags = {key: flag for keys, found in self._finite.items() for key, flag in zip(keys, found, strict=True)}
+        if flags:
+            check_finite({key: flags[key] for key in self._order if key in flags}, where)
+
+    @property
+    def sums(self) -> dict[Key, ClassSums]:
+        """By site, in the order of the forward."""
+        return self._by_site[0]
+
+    @property
+    def permuted(self) -> dict[Key, ClassSums]:
+        """The same under permuted labels."""
+        return self._by_site[1]
+
+    @property
+    def _by_site(self) -> tuple[dict[Key, ClassSums], dict[Key, ClassSums]]:
+        """Takes apart what was added up together."""
+        for (drawn, keys), together in self._together.items():
+            for i, key in enumerate(keys):
+                _add(self._sums[drawn], key, together.at(i))
+        if self._together:
+            self._together = {}
+            whole, drawn_ones = ({key: sums[key] for key in self._order if key in sums} for sums in self._sums)
+            self._sums = whole, drawn_ones
+        return self._sums
 
     def drop_extras(self) -> None:
         """Forget groups and permuted labels: the features turned out not to fit the memory budget."""
-        if self.groups:
-            self.sums = {key: sums.total() for key, sums in self.sums.items()}
-        self.groups, self.permuted = 0, {}
+        totals = {key: sums.total() if self.groups else sums for key, sums in self.sums.items()}
+        self.groups, self._sums = 0, (totals, {})
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call: in the same order on all of them, whichever site came first."""
@@ -210,7 +238,7 @@ SumsAgain = Callable[[Container[Key]], tuple[FirstPass, FirstPass]]
 
 def check_finite(sums: Mapping[Key, Tensor], where: Callable[[Key], str]) -> None:
     """Not-a-number and infinity show in the sums of a batch; `where` says which batch of a site is spoilt."""
-    flags = [torch.isfinite(of_site).all() for of_site in sums.values()]
+    flags = [torch.isfinite(of_site).all() if of_site.dim() else of_site for of_site in sums.values()]
     home = flags[0].device
     found = torch.stack([flag.to(home) for flag in flags]).tolist()  # one transfer, not one per site
     if not all(found):
@@ -348,7 +376,7 @@ class SecondPass:
         return found
 
 
-def _add(sums: dict[Key, ClassSums], key: Key, part: ClassSums) -> None:
+def _add(sums: dict[Any, ClassSums], key: Hashable, part: ClassSums) -> None:
     if key in sums:
         sums[key].add(part)
     else:

@@ -8,7 +8,7 @@ pass 2 keeps what the residuals do inside it. No d×d matrix but where a held-ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -77,11 +77,6 @@ class FirstRegression:
         if self._rows.permuted is not None:
             part = self._rows.permuted @ self._rows.permuted.mT
             self.permuted_gram = part if self.permuted_gram is None else self.permuted_gram + part
-
-    def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
-        """Those of several sites (S, n, d)."""
-        for key, of_site in zip(keys, features, strict=True):
-            self.update(key, of_site)
 
     def update(self, key: Key, features: Tensor) -> None:
         """Add the features (n, d) of one site; products in float64, since they are thin."""
@@ -282,11 +277,6 @@ class SecondRegression:
         self._rows = DesignRows(dealt, self.first.shift, self.first.groups)
         self._targets, self.decision = dealt.labels, decision
         self.gram += self._rows.T.mT @ self._rows.T
-
-    def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
-        """Those of several sites (S, n, d)."""
-        for key, of_site in zip(keys, features, strict=True):
-            self.update(key, of_site)
 
     def update(self, key: Key, features: Tensor) -> None:
         """Residuals of one site in the basis of its fit, and in those of its views."""

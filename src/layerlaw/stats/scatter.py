@@ -18,7 +18,7 @@ from layerlaw.stats.labels import one_hot
 from layerlaw.stats.limits import hides_directions
 from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
-from layerlaw.stats.sums import ClassSums
+from layerlaw.stats.sums import ClassSums, by_label, sums_by_class
 
 FEW = 20  # of so many samples one: fewer that make up the spread are outliers
 MOST_FOURTH = 1e290  # fourth powers are not to overflow where squares do not
@@ -90,10 +90,10 @@ class NearestCenter:
     @classmethod
     def of(cls, points: Tensor, span: Span, labels: Tensor, decision: Tensor | None) -> NearestCenter:
         """Points (…, r, n) relative to the global mean of the centers; labels and decisions of the network (…, n)."""
-        hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
         points = points if span.middle is None else points - span.middle.mT
         agreed = agreement(points, span.corners, span.half_norms, _choices(labels, decision))
-        return cls(torch.cat([hot.sum(-1, keepdim=True).expand(*agreed.shape[:-2], -1, 1), hot @ agreed.mT], -1))
+        values = torch.cat([torch.ones_like(agreed[..., :1, :]), agreed], -2)
+        return cls(sums_by_class(values, labels, span.counts.shape[-1]))
 
     @property
     def counts(self) -> Tensor:
@@ -131,17 +131,16 @@ class Scatter:
         """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
         z = double(coordinates)
         *batch, r, n = z.shape
-        hot = one_hot(labels, span.counts.shape[-1], torch.float64)  # (…, K, n)
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
-        places = (span.starts.mT @ hot).add_(z)  # (…, r, n): where the samples are, relative to the corners' origin
+        places = by_label(span.starts.mT, labels).add_(z)  # (…, r, n): relative to the corners' origin
         agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
         fourth = squares.square().clamp_max(MOST_FOURTH)
         ones = z.new_ones((*batch, 1, n))
         values = torch.cat([z, own, equal, squares, fourth, ones, agreed], -2)  # (…, r + 6 or 7, n)
-        return cls(hot @ values.mT, r, span.digest)
+        return cls(sums_by_class(values, labels, span.counts.shape[-1]), r, span.digest)
 
     @property
     def residuals(self) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -14,6 +14,7 @@ from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
 
 ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
+MANY = 64  # classes (and groups): sums into so many cells are runs of sorted rows, not products with indicator rows
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,18 @@ class Assignment:
         shared = {name: getattr(self, name).expand(S, *getattr(self, name).shape) for name in ("labels", "counts")}
         return Assignment(**shared, **parts, groups=self.groups)
 
+    @property
+    def shared(self) -> bool:
+        """Whether all entries of the leading dimension have the same labels."""
+        return all(
+            size == 1 or step == 0 for size, step in zip(self.labels.shape[:-1], self.labels.stride(), strict=False)
+        )
+
+    @property
+    def cells_each(self) -> int:
+        """Into how many cells the rows of one entry of the leading dimension are added."""
+        return max(1, self.groups) * self.counts.shape[-1]
+
     def to(self, device: torch.device) -> Assignment:
         """The same on another device."""
         if self.labels.device == device:
@@ -101,8 +114,7 @@ class ClassSums:
         d = features.shape[-1]
         rows = features.reshape(-1, d)
         reference = at_least_float32(rows.index_select(0, to.first))  # (…·K, d)
-        add = _add_up if features.device.type == "cpu" else _multiply_out
-        sums, lengths = add(rows, reference, to)
+        sums, lengths = _way(to, features.device)(rows, reference, to)
         spread = sums.new_zeros(to.counts.shape[:-1]).view(-1)
         spread.index_add_(0, to.spreads, double(lengths).square_())
         grouped = (1,) if to.groups else ()
@@ -193,8 +205,43 @@ def _add_up(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Te
     return whole, lengths
 
 
+def _way(to: Assignment, device: torch.device) -> Callable[[Tensor, Tensor, Assignment], tuple[Tensor, Tensor]]:
+    """How rows are added up on this device: on a GPU adding row by row would be atomics, in an order of their own."""
+    if device.type == "cpu":
+        return _add_up
+    return _add_runs if to.shared and to.cells_each >= MANY else _multiply_out
+
+
+def _add_runs(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Tensor]:
+    """The same by sorting the rows by their cell, and adding up each run of them: the same order on every device."""
+    n, C, d = to.labels.shape[-1], to.cells_each, rows.shape[-1]
+    B = len(rows) // n
+    cells, own = to.cells[:n] % C, to.own[:n]
+    few = bool(to.counts.max() <= ROWS_IN_FLOAT32)  # so that the sum of every run may be in float32
+    most = next(row_chunks(n, 4 * d * B, rows.device)).stop
+    step = most if few else min(most, ROWS_IN_FLOAT32)
+    whole = torch.zeros((B, C, d), dtype=torch.float64, device=rows.device)
+    lengths = reference.new_empty((B, n))
+    for start in range(0, n, step):
+        part = slice(start, start + step)
+        order = cells[part].argsort(stable=True)
+        near = at_least_float32(rows.view(B, n, d)[:, part].index_select(1, order))
+        near = near - reference.view(B, -1, d).index_select(1, own[part][order])
+        runs = torch.zeros(C, dtype=torch.long, device=rows.device)
+        runs.index_add_(0, cells[part], torch.ones_like(cells[part]))  # whole numbers: no order matters
+        whole += _run_sums(near, runs).double()
+        lengths[:, part].index_copy_(1, order, torch.linalg.vector_norm(near, dim=-1))
+    return whole.view(B * C, d), lengths.view(-1)
+
+
+def _run_sums(sorted_rows: Tensor, runs: Tensor) -> Tensor:
+    """Sums (B, C, d) of runs of so many rows (C,) of (B, n, d)."""
+    lengths = runs.expand(len(sorted_rows), -1).contiguous()
+    return torch.segment_reduce(sorted_rows.contiguous(), "sum", lengths=lengths, axis=1, unsafe=True, initial=0)
+
+
 def _multiply_out(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Tensor]:
-    """The same by products with indicator rows: on a GPU adding row by row would be atomics, in an order of their own."""
+    """The same by products with indicator rows, of few cells."""
     *batch, n = to.labels.shape
     B, d = torch.Size(batch).numel(), rows.shape[-1]
     C = to.counts.numel() // B
@@ -209,3 +256,22 @@ def _multiply_out(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tens
         whole += (hot.to(near.dtype) @ near).double()
         lengths.append(torch.linalg.vector_norm(near, dim=-1))
     return whole.view(B * C, d), torch.cat(lengths, -1).reshape(-1)
+
+
+def sums_by_class(values: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Sums over the samples of each class in float64: values (…, m, n) and labels (…, n) → (…, K, m)."""
+    if classes < MANY or labels.dim() > 1:
+        return one_hot(labels, classes, values.dtype) @ values.mT
+    order = labels.argsort(stable=True)
+    runs = torch.zeros(classes, dtype=torch.long, device=labels.device)
+    runs.index_add_(0, labels, torch.ones_like(labels))
+    rows = values.index_select(-1, order).mT  # (…, n, m)
+    return _run_sums(rows.reshape(-1, *rows.shape[-2:]), runs).view(*values.shape[:-2], classes, -1)
+
+
+def by_label(columns: Tensor, labels: Tensor) -> Tensor:
+    """Of columns (…, r, K), one of each class, those of the samples: labels (…, n) → (…, r, n)."""
+    K = columns.shape[-1]
+    if K < MANY or labels.dim() > 1:  # a product with few indicators is faster than a choice of columns
+        return columns @ one_hot(labels, K, columns.dtype)
+    return columns.index_select(-1, labels)

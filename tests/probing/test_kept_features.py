@@ -1,0 +1,59 @@
+"""The features that are kept for the second pass: side by side where they are alike, in the order of the forward."""
+
+import torch
+
+from layerlaw.capture.plan import Site
+from layerlaw.probing.memory import KeptFeatures
+from layerlaw.stats.passes import Dealt, FirstPass
+
+WIDTHS = {"input": 3, "first": 5, "second": 3, "third": 5}
+
+
+def features(n: int, start: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(start)
+    return {name: torch.randn(n, width, generator=generator) for name, width in WIDTHS.items()}
+
+
+def kept(samples: int | None) -> tuple[KeptFeatures, torch.Tensor]:
+    sites = [Site(name, "", "input", 0, "", 0, 1, True, (width,), width) for name, width in WIDTHS.items()]
+    found = KeptFeatures(sites, 2**20, samples)
+    for start in (0, 7):
+        for site, rows in zip(sites, features(7, start).values(), strict=True):
+            found.add(site, rows)
+        found.close(torch.arange(7) % 2, None, f"batch {start}")
+    return found, torch.arange(14) % 7 % 2
+
+
+def test_sites_of_one_width_lie_side_by_side() -> None:
+    together = {tuple(names): rows.shape for names, rows in kept(14)[0].together()}
+    assert together == {("input", "second"): (2, 14, 3), ("first", "third"): (2, 14, 5)}
+
+
+def test_features_come_back_as_they_were_also_where_their_number_was_unknown() -> None:
+    for samples in (14, None, 5):
+        found = dict(kept(samples)[0].features())
+        assert list(found) == list(WIDTHS)
+        for name, rows in found.items():
+            assert torch.equal(rows, torch.cat([features(7, 0)[name], features(7, 7)[name]])), (samples, name)
+        some = dict(kept(samples)[0].features(slice(2, 9)))
+        assert all(torch.equal(some[name], rows[2:9]) for name, rows in found.items())
+
+
+def test_a_pass_gets_them_in_the_order_of_the_forward_as_from_a_stream() -> None:
+    """Ranks add up site by site, and one of them may keep its features where another does not."""
+    for samples in (14, None):
+        whole, y = kept(samples)
+        first = FirstPass(2)
+        first.begin(Dealt(y))
+        whole.hand_over(first)
+        first.end(str)
+        stream = FirstPass(2)
+        for start in (0, 7):
+            stream.begin(Dealt(torch.arange(7) % 2))
+            for name, rows in features(7, start).items():
+                stream.update(name, rows)
+            stream.end(str)
+        assert list(first.sums) == list(stream.sums) == list(WIDTHS)
+        for name, sums in first.sums.items():
+            torch.testing.assert_close(sums.sums, stream.sums[name].sums, rtol=1e-6, atol=1e-6)
+            assert torch.equal(sums.counts, stream.sums[name].counts)

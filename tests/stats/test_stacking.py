@@ -1,0 +1,91 @@
+"""Sites that are worked through together have the numbers that each has alone."""
+
+import pytest
+import torch
+
+import oracle
+from layerlaw.stats import stacking
+from layerlaw.stats.around import Around, by_kin
+from layerlaw.stats.passes import Dealer, FirstPass, SecondPass
+from layerlaw.stats.stacking import Stacks
+
+K, GROUPS = 4, 5
+
+
+def test_small_features_wait_and_come_together_by_shape_and_large_ones_come_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(stacking.SMALL, "cpu", 100)
+    seen: list[tuple[list[object], torch.Size]] = []
+    stacks = Stacks(lambda keys, features: seen.append((keys, features.shape)))
+    for name, shape in (("a", (5, 2)), ("b", (5, 3)), ("large", (50, 2)), ("c", (5, 2))):
+        stacks.add(name, torch.zeros(shape))
+    assert seen == [(["large"], (1, 50, 2))]
+    stacks.flush()
+    assert seen[1:] == [(["a", "c"], (2, 5, 2)), (["b"], (1, 5, 3))]
+
+
+def test_what_waits_is_a_copy_and_is_worked_through_before_it_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(stacking.SMALL, "cpu", 100)
+    monkeypatch.setitem(stacking.AT_ONCE, "cpu", 80)
+    seen: list[torch.Tensor] = []
+    stacks = Stacks(lambda keys, features: seen.append(features))
+    features = torch.ones(5, 2)
+    stacks.add("a", features)
+    features.zero_()  # as a layer that works in place does
+    stacks.add("b", features)
+    assert [float(part.sum()) for part in seen] == [10.0]
+    stacks.add("c", features)
+    stacks.drop()
+    stacks.flush()
+    assert len(seen) == 1
+
+
+def network_like() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Sites of which some have one shape; one of them is dead, one in float64."""
+    x, y = oracle.blobs([40, 30, 20, 30], 9, seed=1, offset=1.0)
+    wide = x.float()
+    sites = {"one": wide, "narrow": wide[:, :2], "two": wide.tanh(), "dead": torch.zeros_like(wide), "three": 2 * wide}
+    return {**sites, "double": x}, y
+
+
+def measured(sites: dict[str, torch.Tensor], y: torch.Tensor, reference: dict[str, Around] | None = None) -> SecondPass:
+    dealer = Dealer(K, groups=GROUPS, permuted=3, seed=0, all_labels=y)
+    first = FirstPass(K, GROUPS)
+    parts = torch.arange(len(y)).split(50)
+    for rows in parts:
+        first.begin(dealer.deal(y[rows]))
+        for name, x in sites.items():
+            first.update(name, x[rows])
+        first.end(lambda _: "")
+    assert list(first.sums) == list(sites)
+    second = SecondPass(Around.all_of(first, "samples", reference and {n: a.centers for n, a in reference.items()}))
+    dealer.restart()
+    for rows in parts:
+        second.begin(dealer.deal(y[rows]), y[rows].flip(0))
+        for name, x in sites.items():
+            second.update(name, x[rows])
+        second.end()
+    return second
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_sites_together_have_the_statistics_of_each_alone(monkeypatch: pytest.MonkeyPatch, lent: bool) -> None:
+    sites, y = network_like()
+    reference = dict(measured(sites, y).around) if lent else None
+    together = measured(sites, y, reference)
+    monkeypatch.setitem(stacking.SMALL, "cpu", 0)
+    alone = measured(sites, y, reference)
+    assert len(by_kin(list(together.around.values()))) == 3  # shapes and dtypes
+    one, other = together.scatters(), alone.scatters()
+    for name in sites:
+        a, b = together.around[name], alone.around[name]
+        close = {"rtol": 1e-6, "atol": 1e-5} if name != "double" else {"rtol": 1e-12, "atol": 1e-12}
+        torch.testing.assert_close(one[name].sums, other[name].sums, **close)
+        for x, y_ in ((a.left_out, b.left_out), (a.permuted, b.permuted)):
+            assert x is not None
+            assert y_ is not None
+            torch.testing.assert_close(x.fuzziness, y_.fuzziness, rtol=1e-5, atol=1e-5)
+        if lent:
+            torch.testing.assert_close(together.near_reference[name].sums, alone.near_reference[name].sums)
+    assert together.near_reference.keys() == (sites.keys() if lent else set())
