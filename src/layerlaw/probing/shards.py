@@ -105,7 +105,7 @@ def _check_same_weights(network: nn.Module) -> None:
     differ = _different({name: p for name, p in network.named_parameters() if not _elsewhere(p)})
     if differ:
         likely = "seeded otherwise, or loaded from another checkpoint"
-        cure = "Load or broadcast the same weights on all ranks; ranks that hold parts of one model pass ranks=…, the group"
+        cure = "Load or broadcast the same weights on all ranks; ranks that hold parts of one model pass `ranks`, the group"
         raise PassError(
             f"expected the same weights on all {world_size()} ranks, got different ones in {_some(differ)} ({likely}). "
             f"{cure} over which the data are dealt."
@@ -159,7 +159,7 @@ def check_dealt(fingerprint: Fingerprint, label: str) -> None:
     times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
     several = f"got the same {n} on ranks {ranks}" if rank() in alike[0] else f"got the same on ranks {ranks}"
     deal = "DataLoader(…, sampler=layerlaw.data.UnpaddedSampler(dataset)), or tensors as (x[rank::n], y[rank::n])"
-    cure = f"Deal them: {deal}. Ranks that hold parts of one model pass ranks=…, the group over which data are dealt"
+    cure = f"Deal them: {deal}. Ranks that hold parts of one model pass `ranks`, the group over which data are dealt"
     raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
 
 

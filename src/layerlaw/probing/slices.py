@@ -22,6 +22,7 @@ from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import FeatureError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures, in_gib
+from layerlaw.probing.shards import check_dealt
 from layerlaw.probing.state import State
 from layerlaw.stats.labels import check_counts
 from layerlaw.stats.limits import TOO_LARGE, check_range, finite
@@ -302,6 +303,7 @@ class SlicedProbe:
                 decisions.append(self.prober.decide(capture, step, state))
                 dealt.append(here)
         if self.seen is None:
+            check_dealt(fingerprint, self.label)
             self.seen = self._first_seen(dealt, decisions, fingerprint)
         elif start != len(self.seen.labels) or fingerprint.text() != self.seen.fingerprint.text():
             raise PassError(f"{self.label}: the samples or their order changed {SINCE}.")
