@@ -225,7 +225,7 @@ class _Job:
                     return  # the last one came in this very moment
                 missing = [str(members[r]) for r in range(size) if not here[r]]
                 which = f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} did not come" if missing else "some left"
-                cure = "Call it on all of them (one may save what all get), or name those that measure (the process group `ranks`)"
+                cure = "Call it on all of them (one may save what all get), or name those that measure (`ranks`)"
                 raise RankError(
                     f"rank {members[me]}: expected all {size} ranks to measure together, but {which} within "
                     f"{patience:g} seconds. {cure}; {PATIENCE}=600 waits longer."
