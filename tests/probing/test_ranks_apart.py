@@ -133,7 +133,7 @@ def test_tensor_parallel_ranks_measure_by_the_group_of_their_data(folder: Path) 
     expected = ll.probe(plain(), (INPUTS, LABELS), **QUIET, sites=PARALLEL_SITES)
     assert_measured_as(folder, "tensor parallel", expected)
     for one in told(folder, "tensor parallel, no group"):
-        assert (one["error"], "Ranks that hold parts of one model pass ranks=" in one["words"]) == ("DataError", True)
+        assert (one["error"], "Ranks that hold parts of one model pass `ranks`" in one["words"]) == ("DataError", True)
 
 
 @pytest.mark.parametrize("name", UNEVEN)

@@ -353,7 +353,7 @@ def test_parts_tell_how_much_they_change_d_reg() -> None:
 
 
 def test_the_best_linear_map_is_of_classes_alone() -> None:
-    with pytest.raises(InputError, match="linear: D_lin is the least D of classes; the labels here are targets"):
+    with pytest.raises(InputError, match="linear: D_lin is the least D of classes, the labels here are targets"):
         probe((X, TWO), linear=True)
 
 
