@@ -52,7 +52,10 @@ def folder(tmp_path: Path) -> Path:
         (("two",), "or --scores none: no decision"),
         (("plain", "--sites", "blocks"), "--sites blocks: no repeated module class"),
         (("plain", "--sites", "blocks"), "Use --sites layers, or name the modules"),
-        (("plain", "--memory-gib", "1e-6"), "or use --reduce mean, fewer classes (--classes …), fewer samples, other sites"),
+        (
+            ("plain", "--memory-gib", "1e-6"),
+            "or use --reduce mean, fewer classes (--classes …), fewer samples, other sites",
+        ),
         (("plain", "--batchnorm", "train"), "--batchnorm: 'train' is now 'batch'"),
         (("plain", "--reduce", "sum"), "--reduce: expected one of flatten, mean"),
         (("plain", "--classes", "0,30"), "pass --scores none"),
