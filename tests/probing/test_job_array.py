@@ -247,10 +247,17 @@ def changed_weights() -> nn.Module:
     return model
 
 
+def changed_module() -> nn.Module:
+    model = network()
+    model.beside = nn.Tanh()  # nothing that has parameters
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "data", "how", "message"),
     [
         (changed_weights(), (X, Y), {}, "shard 1 of 2 measured another model"),
+        (changed_module(), (X, Y), {}, "shard 1 of 2 measured another model"),
         (network(), (X.roll(1, 0), Y), {}, "shard 1 of 2 measured other data"),
         (network(), (X, Y.roll(1, 0)), {}, "shard 1 of 2 measured other data"),
         (network(), (X[:200], Y[:200]), {}, r"shard 1 of 2 measured other data .*\"samples\": 300.* there"),

@@ -102,6 +102,20 @@ def test_float32_features_keep_their_digits() -> None:
     assert_equal(probe(network(torch.float32), data), sliced, rel=3e-6)
 
 
+def test_a_layer_that_tells_no_samples_apart_has_no_nearest_center() -> None:
+    model = network(torch.float32)
+    with torch.no_grad():
+        model[0].weight.zero_()
+    record = probe(model, (X, Y), memory_gib=TINY, sites=["0"])
+    assert forwards(record) > 2
+    values = record.sites[0].values
+    assert values["rank"] == 0
+    assert values["separation"] is None
+    whole = probe(model, (X, Y), sites=["0"]).sites[0].values
+    assert values["ncc_accuracy"] == whole["ncc_accuracy"] == pytest.approx(1 / K)  # all centers are equally near
+    assert values["ncc_mismatch"] == pytest.approx(whole["ncc_mismatch"])
+
+
 def test_as_many_forwards_are_run_as_the_progress_said_before() -> None:
     titles: list[str] = []
 

@@ -133,13 +133,9 @@ def probe_shard(
 
 def _numbers(shard: Any) -> tuple[int, int]:
     pair = [whole_number(one) for one in shard] if isinstance(shard, (tuple, list)) else []
-    if (
-        len(pair) == 2
-        and pair[0] is not None
-        and pair[1] is not None
-        and 1 <= pair[0] <= pair[1] <= shard_files.MOST_SHARDS
-    ):
-        return pair[0], pair[1]
+    i, n = pair if len(pair) == 2 else (None, None)
+    if i is not None and n is not None and 1 <= i <= n <= shard_files.MOST_SHARDS:
+        return i, n
     raise InputError(f"shard: expected (i, n), the i-th of n shards with i from 1 to n, got {shown(shard)}.")
 
 
@@ -219,7 +215,8 @@ class _Shard:
         options, plan, known = prober.options, prober.plan, model_provenance(prober.network)
         where = digest_of(shard_files.plain((plan.sites, plan.classifier, plan.reads, plan.scores)))[:12]
         self.identity |= {
-            "model": f"{known['model']}, {known['parameters']:,} parameters, sha256 {known['parameters_sha256']}",
+            "model": f"{known['model']}, {known['parameters']:,} parameters, sha256 {known['parameters_sha256']}"
+            f", modules {digest_of(repr(prober.network))[:12]}",  # activations, eps: what no parameter tells
             "options": {name: getattr(options, name) for name in OPTIONS},
             "sites": f"{len(plan.sites)} sites ({plan.rule}), sha256 {where}",
             "classes": f"{prober.classes.K}, sha256 {digest_of(shard_files.plain(prober.classes))[:12]}",

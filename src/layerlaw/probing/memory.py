@@ -20,6 +20,7 @@ from layerlaw.stats.regression import FirstRegression, SecondRegression
 GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
 BLOCK_BYTES = 4 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
+LARGE = 2**21  # bytes of a site in a batch from which on features are not kept side by side
 MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
 
@@ -133,8 +134,10 @@ class KeptFeatures:
         end = self.rows + len(features)
         if site.name not in self._places:
             alike = self._names[site.features, site.itemsize]
-            # Usually all of them come in one dtype and on one device.
+            # Usually all of them come in one dtype and on one device. Large ones gain nothing side by side.
             kind = (*features.shape[1:], features.dtype, features.device, site.itemsize)
+            if features.nbytes > LARGE:
+                alike, kind = [site.name], (*kind, site.name)
             held, _ = self._stacks.setdefault(kind, ([], features.new_empty((len(alike), 0, features.shape[1]))))
             self._places[site.name] = kind, len(held)
             held.append(site.name)

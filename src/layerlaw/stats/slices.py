@@ -246,7 +246,7 @@ class SlicedSite:
         scales = torch.where(kept, s, 0.0)
         inverse = torch.where(kept, 1 / torch.where(kept, s, 1.0), 0.0)
         lift = self.contrasts.mT / self.weights.clamp_min(torch.finfo(s.dtype).tiny).unsqueeze(-1)  # (V, K, K−1)
-        coordinates = lift @ U * s.unsqueeze(-2)  # (V, K, r)
+        coordinates = lift @ U * scales.unsqueeze(-2)  # (V, K, r); a direction that is no more than rounding has none
         onto = inverse.unsqueeze(-1) * (U.mT @ self.contrasts)  # (V, r, K): M Rᵀ → Z
         marks = torch.arange(1.0, self.features + 1, dtype=torch.float64, device=device).cos()
         nothing = coordinates.new_empty(*coordinates.shape[:2], 0)
