@@ -63,7 +63,7 @@ ray: setup
 	$(call BESIDE,.venv-ray)
 	@.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt ray==2.60.0 \
 	  || echo "ray cannot be installed: its tests are skipped"
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=src .venv-ray/bin/python -m pytest -q -rs tests/lab/test_engines.py
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} PYTHONPATH=$(CURDIR)/src .venv-ray/bin/python -m pytest -q -rs tests/lab/test_engines.py
 
 check: setup
 	$(BIN)/ruff check .

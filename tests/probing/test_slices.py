@@ -107,7 +107,7 @@ def test_a_layer_that_tells_no_samples_apart_has_no_nearest_center() -> None:
     with torch.no_grad():
         model[0].weight.zero_()
     record = probe(model, (X, Y), memory_gib=TINY, sites=["0"])
-    assert forwards(record) > 2
+    assert forwards(record) >= 2  # one more where rounding makes small scales
     values = record.sites[0].values
     assert values["rank"] == 0
     assert values["separation"] is None
