@@ -95,7 +95,6 @@ def pass_over(model, plan, way, batch, numbers) -> None:
     capture = plan.capture()
     with Capture(model, capture, capture.sites, reduce=None, consume=way.consume) as hooks:
         run(hooks, {**batch.inputs, "use_cache": False}, where="the benchmark")
-    way.end()
 
 
 def ratio(times, a, b) -> list[float]:

@@ -140,7 +140,6 @@ def hooks(model, plan, consume):
 def step(collecting, group, capture, batch) -> None:
     collecting.begin(group, batch)
     run(capture, {**batch.inputs, "use_cache": False}, where="the benchmark")
-    collecting.end()
 
 
 def collect(model, batch, plan, kept) -> None:

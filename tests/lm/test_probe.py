@@ -17,11 +17,9 @@ import layerlaw as ll
 from layerlaw.capture.network import untrained
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.lab import GPT
-from layerlaw.lm import load, pieces_of, probe_lm
+from layerlaw.lm import load, pieces_of, probe_lm, stream
 from layerlaw.lm.loss import loss_note
 from layerlaw.lm.twins import untrained_twin
-from layerlaw.stats import moments
-from layerlaw.stats.moments import WaitingSites
 
 HERE = Path(__file__).parent
 
@@ -52,16 +50,16 @@ def test_batches_do_not_change_the_record():
 
 
 @pytest.mark.parametrize("lens", ["logit", "linear"])
-def test_blocks_whose_products_are_made_together_give_the_same_record(monkeypatch, lens):
+@pytest.mark.parametrize("shortest", [2, 20], ids=["few rows of a batch are used", "most are"])
+def test_blocks_whose_sums_grow_in_parts_give_the_same_record(monkeypatch, lens, shortest):
     """As on a GPU in half precision, here in float64."""
-    uneven = [ids[: 20 + i] for i, ids in enumerate(walks(40))]
+    uneven = [ids[: shortest + (i if i % 3 else 20)] for i, ids in enumerate(walks(40))]
     how = {"targets": "embedding,previous", "classes": 5, "words": [7, 9], "lens": lens, "batch_size": 3}
     one = probed(family("llama"), uneven, **how)
     taken = []
-    monkeypatch.setattr(WaitingSites, "worth", staticmethod(lambda X: taken.append(X) or True))
-    monkeypatch.setattr(moments, "ROOM", 3 * 150 * (WIDTH + WIDTH + 3) * 8)  # a few blocks at a time
+    monkeypatch.setattr(stream, "worth_growing", lambda X: taken.append(X) or True)
     other = probed(family("llama"), uneven, **how)
-    assert bool(taken) == (lens == "logit")  # a linear lens keeps the rows of all blocks
+    assert taken
     for a, b in zip(one.sites, other.sites, strict=True):
         assert b.values == pytest.approx(a.values, rel=1e-9)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ from layerlaw.lm.tasks import LanguageTask, Target, TokenBatch
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.probing.shards import forward_along, own_share
 from layerlaw.progress import Counter, Progress
-from layerlaw.stats.moments import Columns, Moments, TargetMoments, WaitingSites
+from layerlaw.stats.moments import Columns, Moments, TargetMoments, worth_growing
 from layerlaw.stats.precision import at_least_float32
 from layerlaw.stats.ranks import all_reduce, look_at_others, rank, world_size
 
@@ -87,11 +87,24 @@ class TextPlan:
 
 @dataclass(frozen=True)
 class BatchHere:
-    """Of one batch, on one device: the rows that are used, what goes with them, and the sites that wait for a product."""
+    """Of one batch, on one device: the rows that are used, what goes with them, and how many rows there are."""
 
     rows: Tensor
     columns: Columns
-    waiting: WaitingSites
+    count: int
+    on_cpu: Tensor  # the rows again, so that to look at them does not wait for a GPU
+
+    @cached_property
+    def unused(self) -> Tensor:
+        """The other rows."""
+        others = torch.ones(self.count, dtype=torch.bool)
+        others[self.on_cpu] = False
+        return others.nonzero().flatten().to(self.rows.device)
+
+    @cached_property
+    def all_columns(self) -> Columns:
+        """What goes with all rows: 0 where a row is not used."""
+        return self.columns.among(self.rows, self.count)
 
 
 class MomentPass:
@@ -145,18 +158,25 @@ class MomentPass:
             came = tuple(hidden.shape)
             raise CaptureError(f"'{site.name}': expected hidden states (batch, time, {site.features}), got {came}.")
         device = hidden.device
-        if device not in self._here:
-            self._here[device] = self._on(device)
-        here = self._here[device]
         states = self.plan.places.of(hidden, self._batch.shape).reshape(-1, hidden.shape[-1])
+        if device not in self._here:
+            self._here[device] = self._on(device, len(states))
+        here = self._here[device]
         kept = site.name in self.names
         if kept and site.name not in self.sites:
             self.sites[site.name] = self._empty(device)
-        if kept and self._together(states):
-            X = here.waiting.add(self.sites[site.name], self.plan.normalized(states), here.rows)
+        if kept and self._grows(states) and 2 * len(here.rows) > here.count:
+            # Most rows are used: the others become 0, which is faster than to choose.
+            X = self.plan.normalized(states).index_fill_(0, here.unused, 0)
+            self.sites[site.name].grow(self._group, X, here.all_columns, len(self.names))
+            if self.frequent is None and self.words is None and self.lens is None:
+                return
+            X = X.index_select(0, here.rows)
         else:
             X = self.plan.normalized(states.index_select(0, here.rows))
-            if kept:
+            if kept and self._grows(states):
+                self.sites[site.name].grow(self._group, X, here.columns, len(self.names))
+            elif kept:
                 self.sites[site.name].update(self._group, X, here.columns)
         if kept and self.frequent is not None:
             self.frequent.update(site.name, X, hidden.dtype)
@@ -165,12 +185,10 @@ class MomentPass:
         if self.lens is not None:
             self.lens.update(site.name, states, X)
 
-    def _together(self, states: Tensor) -> bool:
-        """Whether several sites share a product; a linear lens keeps the rows of all sites, which would be overwritten."""
-        linear = self.lens is not None and self.lens.kind == "linear"
-        return not linear and not self.plan.bare and WaitingSites.worth(states)
+    def _grows(self, states: Tensor) -> bool:
+        return not self.plan.bare and worth_growing(states)
 
-    def _on(self, device: torch.device) -> BatchHere:
+    def _on(self, device: torch.device, count: int) -> BatchHere:
         """The rows of the batch and the codes of the tokens around them; tokens travel faster than their codes."""
         if device not in self._tables:
             self._tables[device] = [code.to(device) if code.nbytes <= TABLE else code for _, code in self.codes]
@@ -179,13 +197,7 @@ class MomentPass:
             tokens = self._batch.around[target.offset].to(code.device)
             parts.append(code[tokens].to(device).double())
         columns = Columns(torch.cat([*parts, torch.ones_like(parts[0][:, :1])], 1), device)
-        waiting = WaitingSites(self._group, columns, len(self.names))
-        return BatchHere(self._batch.rows.to(device), columns, waiting)
-
-    def end(self) -> None:
-        """The batch has gone through the model: what waits is added up."""
-        for here in self._here.values():
-            here.waiting.finish()
+        return BatchHere(self._batch.rows.to(device), columns, count, self._batch.rows)
 
     def _empty(self, device: torch.device) -> Moments:
         d = self.plan.blocks.width
@@ -322,7 +334,6 @@ class TextRun:
                         lens.begin(group, batch, members)
                     inputs = batch.to(self.device).inputs_of(network)
                     output = run(capture, inputs, where=f"the {len(members)} pieces from {members[0]} on")
-                    found.end()
                     if loss is not None:
                         loss.update(output, batch, members)
                     del output  # its scores may be larger than all else

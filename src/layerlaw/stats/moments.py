@@ -16,7 +16,9 @@ NARROWEST = (64, 256)  # features in a strip that are worth a product of their o
 LONGEST = (
     1024  # rows that tensor cores add up in one go: they cut digits off at every step, 1e-3 of PR over 32,000 rows
 )
-ROOM = 1 << 30  # bytes of features that wait for a product of several sites, and of their products
+PARTS, THIN_PARTS = 16, 64  # of sums that grow in float32, so that a product of narrow features keeps a GPU busy
+PRODUCTS = 64  # that are added up in float32, rounded each time, before they are added in float64
+ROOM = 1 << 30  # bytes of such sums of all sites
 
 
 @dataclass
@@ -53,6 +55,10 @@ class Columns:
         self.plain = T.to(device)
         self.width = T.shape[1]
 
+    def among(self, rows: Tensor, count: int) -> Columns:
+        """The same at these of so many rows, 0 at the others."""
+        return Columns(self.plain.new_zeros(count, self.width).index_copy_(0, rows, self.plain), self.plain.device)
+
     @cached_property
     def thirds(self) -> Tensor:
         """Three bfloat16 numbers for each, with all its digits, since token ids need them; aligned, or products are slow."""
@@ -75,6 +81,7 @@ class Moments:
     packed: Tensor
     cross: Tensor
     reference: Tensor | None = None
+    growing: PartialSums | None = None
 
     @classmethod
     def empty(cls, groups: int, features: int, targets: int, device: torch.device | str = "cpu") -> Moments:
@@ -114,6 +121,19 @@ class Moments:
             product = _plain_product(X, self.reference, T.plain)
             self._add(group, product[:, :d], product[:, d:])
 
+    def grow(self, group: int, X: Tensor, T: Columns, sites: int = 1) -> None:
+        """The same for features that are `worth_growing`; `settle` ends it. So many `sites` share the room for it."""
+        if self.growing is None:
+            self.growing = PartialSums.empty(X, T, ROOM // sites)
+        if self.growing.group != group or self.growing.products >= PRODUCTS:
+            self._end_growing()
+            self.growing.group = group
+        self.growing.update(X, T)
+
+    def _end_growing(self) -> None:
+        if self.growing is not None and self.growing.products:
+            self._add(self.growing.group, *self.growing.taken(self.cross.shape[2]))
+
     def _add(self, group: int, square: Tensor, cross: Tensor) -> None:
         flat = _flat_triangle(self.features, square.device)  # one index is many times faster than two
         self.packed[group] += square.reshape(-1).index_select(0, flat)
@@ -121,6 +141,8 @@ class Moments:
 
     def settle(self, targets: TargetMoments) -> None:
         """Moments about 0, as if no reference had been taken off; exact enough in float64, and equal for all ranks."""
+        self._end_growing()
+        self.growing = None
         if self.reference is None:
             return
         r = self.reference.double()
@@ -145,69 +167,69 @@ class Moments:
         return [self.packed, self.cross]
 
 
-class WaitingSites:
-    """Features of several sites for the same rows, multiplied in one launch: a narrow product alone leaves a GPU idle.
+@dataclass
+class PartialSums:
+    """XᵀX (p, d, d) and Xᵀ[Y, 1] (t, d, …) of rows of one group, added up in float32 over several batches, in so many parts.
 
-    They wait beside [Y, 1], as [X, Y, 1] (sites, n, d + …), in at most `ROOM` bytes; `finish` ends a batch. Parts of so many
-    rows are multiplied apart, all in one launch, and added up in float64. Half-precision features are multiplied as in
-    `Moments`; float64 ones as they are, without a reference.
+    Of narrow features on a GPU, adding the product of every batch in float64 would take as long as the product itself; and
+    tensor cores would cut off digits if one product went over all rows. float64 features stay float64.
     """
 
-    def __init__(self, group: int, T: Columns, sites: int) -> None:
-        self.group, self.T, self.sites = group, T, sites
-        self._rows: Tensor | None = None
-        self._waiting: list[Moments] = []
+    squares: Tensor
+    cross: Tensor
+    group: int = 0
+    products: int = 0  # that were added since the sums were taken
+
+    @classmethod
+    def empty(cls, X: Tensor, T: Columns, room: int) -> PartialSums:
+        """Nothing added yet, in at most `room` bytes where that is enough for one part."""
+        d, kind = X.shape[1], torch.promote_types(X.dtype, torch.float32)
+        parts = min(PARTS, max(1, room // (kind.itemsize * d * d)))
+        cross = torch.zeros(THIN_PARTS, d, cls._columns(X, T).shape[1], dtype=kind, device=X.device)
+        try:
+            return cls(cross.new_zeros(parts, d, d), cross)
+        except torch.OutOfMemoryError:  # a GPU that the model fills
+            return cls(cross.new_zeros(1, d, d), cross)
 
     @staticmethod
-    def worth(X: Tensor) -> bool:
-        """Whether features like these (…, d) are multiplied together: half-precision ones on a GPU, too few for strips."""
-        return X.device.type == "cuda" and X.element_size() == 2 and -(-X.shape[-1] // STRIPS) < NARROWEST[1]
+    def _columns(X: Tensor, T: Columns) -> Tensor:
+        return T.plain if X.dtype == torch.float64 else T.thirds
 
-    def add(self, moments: Moments, X: Tensor, rows: Tensor) -> Tensor:
-        """The chosen `rows` (n,) of X (N, d), which are added to these moments now or soon, and given back (n, d)."""
+    def update(self, X: Tensor, T: Columns) -> None:
+        """Add the rows X (n, d) of one batch and what goes with them."""
         X = X if X.dtype == torch.float64 else X.bfloat16()
-        n, d = len(rows), X.shape[1]
-        if self._rows is None:
-            self._rows = self._empty(X, n)
-        if len(self._waiting) == len(self._rows):
-            self.finish()
-        chosen = self._rows[len(self._waiting)].flatten(0, 1)[:n, :d]
-        torch.index_select(X, 0, rows, out=chosen)
-        self._waiting.append(moments)
-        return chosen
+        self.products += _add_product(self.squares, X, X, LONGEST)
+        _add_product(self.cross, X, self._columns(X, T), CUT)
 
-    def _empty(self, X: Tensor, n: int) -> Tensor:
-        """Room for n rows of several sites, in parts: (sites, parts, rows of a part, columns), 0 behind the last row."""
-        d, T = X.shape[1], self.T.plain if X.dtype == torch.float64 else self.T.thirds
-        length = max(1, min(n, LONGEST))
-        shape = (-(-n // length), length, d + T.shape[1])
-        product = torch.promote_types(X.dtype, torch.float32).itemsize * d
-        launches = -(-self.sites // max(1, ROOM // (shape[0] * shape[2] * (length * X.element_size() + product))))
-        try:
-            room = X.new_empty(-(-self.sites // launches), *shape)
-        except torch.OutOfMemoryError:  # a GPU that the model fills has room for one at a time
-            room = X.new_empty(1, *shape)
-        flat = room.flatten(1, 2)
-        flat[:, :n, d:] = T
-        flat[:, n:] = 0
-        return room
+    def taken(self, columns: int) -> tuple[Tensor, Tensor]:
+        """XᵀX (d, d) and Xᵀ[Y, 1] (d, columns) in float64; then the sums begin anew."""
+        squares, cross = (sums.sum(0, dtype=torch.float64) for sums in (self.squares, self.cross))
+        self.products = 0
+        self.squares.zero_()
+        self.cross.zero_()
+        numbers = cross.shape[1] // columns  # of which each column is made: 3, and alignment behind them
+        return squares, cross[:, : numbers * columns].unflatten(1, (numbers, columns)).sum(1)
 
-    def finish(self) -> None:
-        """Multiply what waits, and add it to the moments of its sites."""
-        if self._rows is None or not self._waiting:
-            return
-        d, q = self._waiting[0].features, self.T.width
-        rows = self._rows[: len(self._waiting)]
-        half, parts = rows.dtype == torch.bfloat16, rows.flatten(0, 1)
-        left = parts[..., :d].mT
-        with full_precision():
-            product = torch.bmm(left, parts, out_dtype=torch.float32) if half else torch.bmm(left, parts)
-        product = product.view(*rows.shape[:2], d, -1).sum(1, dtype=torch.float64)
-        squares = product.flatten(1).index_select(1, _flat_triangle(d, rows.device, product.shape[2]))
-        cross = product[..., d : d + (3 if half else 1) * q].reshape(len(rows), d, -1, q).sum(2)
-        torch._foreach_add_([site.packed[self.group] for site in self._waiting], list(squares))
-        torch._foreach_add_([site.cross[self.group] for site in self._waiting], list(cross))
-        self._waiting.clear()
+
+def worth_growing(X: Tensor) -> bool:
+    """Whether sums of features like these (…, d) grow in parts: half-precision ones on a GPU, too few for strips."""
+    return X.device.type == "cuda" and X.element_size() == 2 and -(-X.shape[-1] // STRIPS) < NARROWEST[1]
+
+
+def _add_product(sums: Tensor, X: Tensor, Y: Tensor, longest: int) -> int:
+    """Add XᵀY to the sums (p, …, …), its rows dealt to the parts, at most so many to each in one go; the number of goes."""
+    goes, at = 0, 0
+    while at < len(X):
+        length = min(longest, (len(X) - at) // len(sums))
+        parts, length = (len(sums), length) if length else (1, min(longest, len(X) - at))  # the last few rows
+        left, right = (rows[at : at + parts * length].unflatten(0, (parts, length)) for rows in (X, Y))
+        some = sums[:parts]
+        if X.dtype == torch.bfloat16:
+            torch.baddbmm(some, left.mT, right, out_dtype=torch.float32, out=some)
+        else:
+            some.baddbmm_(left.mT, right)
+        goes, at = goes + 1, at + parts * length
+    return goes
 
 
 @dataclass
@@ -272,10 +294,10 @@ def _cross_product(X: Tensor, Z: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def _flat_triangle(d: int, device: torch.device, width: int | None = None) -> Tensor:
-    """The entries on and above the diagonal of the first d of `width` columns (default: d), counted row by row."""
+def _flat_triangle(d: int, device: torch.device) -> Tensor:
+    """The entries on and above the diagonal, counted row by row."""
     rows, columns = torch.triu_indices(d, d, device=device)
-    places: Tensor = rows * (d if width is None else width) + columns
+    places: Tensor = rows * d + columns
     return places
 
 
