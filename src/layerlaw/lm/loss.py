@@ -209,6 +209,7 @@ class LossSample:
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False)
     sums: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))  # of −ln p, and how many
     failed: str = ""
+    _totals: list[tuple[Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
     def of(cls, head: Head, model: nn.Module, tokens: int, places: TokenPlaces) -> LossSample:
@@ -241,11 +242,13 @@ class LossSample:
                 self._add(*(torch.cat(parts) for parts in zip(*self.kept, strict=True)))
         except Exception as error:
             self.failed = f"{type(error).__name__}: {error}"
-        self.kept = []
+        for total, count in self._totals:
+            self.sums += torch.tensor([float(total), count], dtype=torch.float64)
+        self.kept, self._totals = [], []
 
     def _add(self, rows: Tensor, told: Tensor) -> None:
         losses = self.head.losses(rows, told)
-        self.sums += torch.stack([losses.sum().cpu(), torch.tensor(float(len(losses)))])
+        self._totals.append((losses.sum(), len(losses)))  # where they are: to ask for a number would wait for the GPU
 
     @property
     def mean(self) -> float | None:

@@ -29,7 +29,7 @@ from layerlaw.lm.chosen_tokens import FrequentTokens, PicturedWords
 from layerlaw.lm.lens import DOUBLE_BELOW, Lens
 from layerlaw.lm.loss import LossSample
 from layerlaw.lm.pieces import Pieces, batches
-from layerlaw.lm.tasks import LanguageTask, Target, TokenBatch
+from layerlaw.lm.tasks import LanguageTask, Target, TokenBatch, sent
 from layerlaw.measures.residual import Residual, prediction_residuals
 from layerlaw.probing.shards import forward_along, own_share
 from layerlaw.progress import Counter, Progress
@@ -99,7 +99,7 @@ class BatchHere:
         """The other rows."""
         others = torch.ones(self.count, dtype=torch.bool)
         others[self.on_cpu] = False
-        return others.nonzero().flatten().to(self.rows.device)
+        return sent(others.nonzero().flatten(), self.rows.device)
 
     @cached_property
     def all_columns(self) -> Columns:
@@ -194,10 +194,10 @@ class MomentPass:
             self._tables[device] = [code.to(device) if code.nbytes <= TABLE else code for _, code in self.codes]
         parts = []
         for (target, _), code in zip(self.codes, self._tables[device], strict=True):
-            tokens = self._batch.around[target.offset].to(code.device)
+            tokens = sent(self._batch.around[target.offset], code.device)
             parts.append(code[tokens].to(device).double())
         columns = Columns(torch.cat([*parts, torch.ones_like(parts[0][:, :1])], 1), device)
-        return BatchHere(self._batch.rows.to(device), columns, count, self._batch.rows)
+        return BatchHere(sent(self._batch.rows, device), columns, count, self._batch.rows)
 
     def _empty(self, device: torch.device) -> Moments:
         d = self.plan.blocks.width

@@ -76,8 +76,15 @@ class TokenBatch:
 
     def to(self, device: torch.device) -> TokenBatch:
         """The same on a device."""
-        move = {name: v.to(device) if isinstance(v, Tensor) else v for name, v in self.inputs.items()}
+        move = {name: sent(v, device) if isinstance(v, Tensor) else v for name, v in self.inputs.items()}
         return TokenBatch(move, self.rows, self.around)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same on a device; to a GPU by pinned memory, so that the processor need not wait until the GPU has come so far."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 @dataclass(frozen=True)

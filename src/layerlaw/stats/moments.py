@@ -208,7 +208,7 @@ class PartialSums:
         self.squares.zero_()
         self.cross.zero_()
         numbers = cross.shape[1] // columns  # of which each column is made: 3, and alignment behind them
-        return squares, cross[:, : numbers * columns].unflatten(1, (numbers, columns)).sum(1)
+        return squares, cross[:, : numbers * columns].reshape(len(cross), numbers, columns).sum(1)
 
 
 def worth_growing(X: Tensor) -> bool:
@@ -222,7 +222,7 @@ def _add_product(sums: Tensor, X: Tensor, Y: Tensor, longest: int) -> int:
     while at < len(X):
         length = min(longest, (len(X) - at) // len(sums))
         parts, length = (len(sums), length) if length else (1, min(longest, len(X) - at))  # the last few rows
-        left, right = (rows[at : at + parts * length].unflatten(0, (parts, length)) for rows in (X, Y))
+        left, right = (rows[at : at + parts * length].reshape(parts, length, -1) for rows in (X, Y))
         some = sums[:parts]
         if X.dtype == torch.bfloat16:
             torch.baddbmm(some, left.mT, right, out_dtype=torch.float32, out=some)
