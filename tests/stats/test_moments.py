@@ -63,7 +63,7 @@ def test_half_precision_features_on_a_gpu_keep_their_digits(n: int) -> None:
     for _ in range(20):
         found.grow(1, X, T)
     found.settle(TargetMoments.empty(2, 1))
-    torch.testing.assert_close(found.squares()[1] / 20, X.double().mT @ X.double(), rtol=5e-6, atol=0)
+    torch.testing.assert_close(found.squares()[1] / 20, X.double().mT @ X.double(), rtol=5e-5, atol=0)
     torch.testing.assert_close(found.cross[1] / 20, X.double().mT @ T.plain, rtol=1e-5, atol=1e-5 * n)
     assert not found.packed[0].any()  # the other group
 

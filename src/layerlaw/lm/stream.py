@@ -8,6 +8,7 @@ each time; what becomes of their moments is computed at once, and they are dropp
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -125,6 +126,8 @@ class MomentPass:
             target.offset: torch.zeros(groups, len(code), dtype=torch.float64) for target, code in self.codes
         }  # how often each token was at each offset: all that the targets' own moments need
         self._tables: dict[torch.device, list[Tensor]] = {}
+        self._here: dict[torch.device, BatchHere] = {}
+        self._whole: set[torch.device] = set()  # where all rows were multiplied, used or not
         self.columns: dict[str, slice] = {}
         at = 0
         for target, code in self.codes:
@@ -144,7 +147,8 @@ class MomentPass:
     def begin(self, group: int, batch: TokenBatch, number: int = 0) -> None:
         """A new batch, the number-th of all: its rows and the tokens around them."""
         self._group, self._batch = group, batch
-        self._here: dict[torch.device, BatchHere] = {}
+        # Prepared before the forward, while a GPU is still busy with the last batch.
+        self._here = {device: self._on(device) for device in self._here}
         for offset, seen in self.seen.items():
             seen[group] += torch.bincount(batch.around[offset], minlength=seen.shape[1])
         if self.frequent is not None:
@@ -160,13 +164,14 @@ class MomentPass:
         device = hidden.device
         states = self.plan.places.of(hidden, self._batch.shape).reshape(-1, hidden.shape[-1])
         if device not in self._here:
-            self._here[device] = self._on(device, len(states))
+            self._here[device] = self._on(device)
         here = self._here[device]
         kept = site.name in self.names
         if kept and site.name not in self.sites:
             self.sites[site.name] = self._empty(device)
         if kept and self._grows(states) and 2 * len(here.rows) > here.count:
             # Most rows are used: the others become 0, which is faster than to choose.
+            self._whole.add(device)
             X = self.plan.normalized(states).index_fill_(0, here.unused, 0)
             self.sites[site.name].grow(self._group, X, here.all_columns, len(self.names))
             if self.frequent is None and self.words is None and self.lens is None:
@@ -188,7 +193,7 @@ class MomentPass:
     def _grows(self, states: Tensor) -> bool:
         return not self.plan.bare and worth_growing(states)
 
-    def _on(self, device: torch.device, count: int) -> BatchHere:
+    def _on(self, device: torch.device) -> BatchHere:
         """The rows of the batch and the codes of the tokens around them; tokens travel faster than their codes."""
         if device not in self._tables:
             self._tables[device] = [code.to(device) if code.nbytes <= TABLE else code for _, code in self.codes]
@@ -197,7 +202,10 @@ class MomentPass:
             tokens = sent(self._batch.around[target.offset], code.device)
             parts.append(code[tokens].to(device).double())
         columns = Columns(torch.cat([*parts, torch.ones_like(parts[0][:, :1])], 1), device)
-        return BatchHere(sent(self._batch.rows, device), columns, count, self._batch.rows)
+        here = BatchHere(sent(self._batch.rows, device), columns, math.prod(self._batch.shape), self._batch.rows)
+        if device in self._whole:
+            _ = here.unused, here.all_columns.thirds
+        return here
 
     def _empty(self, device: torch.device) -> Moments:
         d = self.plan.blocks.width
