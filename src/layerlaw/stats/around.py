@@ -166,6 +166,8 @@ class Around:
             return Rounding(sizes, torch.zeros_like(sizes), centers.counts, centers.weights).all_real(centers)
 
         if not real(wide.centers):
+            if self.closer is not None:
+                self.closer.exact = wide.centers  # which it would find once more
             return self
         left_out = wide.left_out if wide.left_out and real(wide.left_out.centers) else None
         permuted = wide.permuted if wide.permuted and real(wide.permuted.centers) else None
