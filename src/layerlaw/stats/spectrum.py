@@ -19,6 +19,7 @@ from torch import Tensor
 
 # Singular values up to this number take no time (of a GPU: they are found for all matrices at once).
 FEW = {"cpu": 200, "cuda": 32}
+MANY = 128  # so many of each matrix keep a GPU busy: several matrices gain nothing together
 NEARLY_EQUAL = 1e-6  # of the largest eigenvalue: larger ones keep ten digits, and their roots as many
 EPS = torch.finfo(torch.float64).eps
 
@@ -35,8 +36,9 @@ def right_singular(A: Tensor) -> tuple[Tensor, Tensor]:
     r, cpu = min(A.shape[-2:]), A.device.type == "cpu"
     if r <= FEW["cpu" if cpu else "cuda"]:
         return _directly(A)
-    if not cpu and torch.Size(A.shape[:-2]).numel() == 1:  # its first step is the one by eigenvalues
-        s, V = in_steps(A.reshape(A.shape[-2:]))
+    if not cpu and (r > MANY or torch.Size(A.shape[:-2]).numel() == 1):  # its first step is the one by eigenvalues
+        found = [in_steps(one) for one in A.reshape(-1, *A.shape[-2:])]
+        s, V = (torch.stack(part) for part in zip(*found, strict=True))
         return s.view(*A.shape[:-2], r), V.view(*A.shape[:-2], r, -1)
     s, V, certain = _by_eigenvalues(A)
     if not bool(certain.all()):
