@@ -148,23 +148,27 @@ def row_sums(values: Tensor) -> Tensor:
     total = _weighted(pieces[0])
     for at, piece in enumerate(pieces[1:], 1):
         total += _weighted(piece) * _signed(pow(NEXT, at, BITS))
-    salt = int.from_bytes(hashlib.sha256(f"{kind} {length}".encode()).digest()[:8], "little")
-    return total + _signed(salt * KINDS)
+    return total + _salt(kind, length)
+
+
+@lru_cache(maxsize=64)
+def _salt(kind: str, length: int) -> int:
+    """A number for rows of one dtype and length."""
+    return _signed(int.from_bytes(hashlib.sha256(f"{kind} {length}".encode()).digest()[:8], "little") * KINDS)
 
 
 def _weighted(values: Tensor) -> Tensor:
     """Σ_j weight_j · value_ij modulo 2⁶⁴ (n,); a few rows at a time, as they are widened to 64 bits."""
-    n, d = values.shape
+    d = values.shape[1]
     weights = _weights(str(values.device))[:d]
     count = max(1, (AT_ONCE if values.device.type == "cpu" else AT_ONCE_ELSEWHERE) // max(1, d))
     wide = values.element_size() == 8
-    found = torch.empty(n, dtype=torch.int64, device=values.device)
-    for at in range(0, n, count):
-        part = values[at : at + count]
+    found = []
+    for part in values.split(count):
         # Of 64 bits the high ones are added to the low: 1.0 has zeros there, which a product would only push out.
         part = part ^ ((part >> 32) & LOW) if wide else part.to(torch.int64)
-        found[at : at + count] = (part * weights if wide else part.mul_(weights)).sum(1)
-    return found
+        found.append((part * weights if wide else part.mul_(weights)).sum(1))
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _integers(values: Tensor) -> Tensor:
