@@ -6,6 +6,7 @@ import torch
 
 import oracle
 from layerlaw.measures import cdnv, measure, nc1, ncc_accuracy, separation_fuzziness
+from layerlaw.stats import scatter
 
 SHAPES = {
     "balanced": ([40, 40, 40, 40], 10),
@@ -54,6 +55,16 @@ def test_the_single_functions_say_what_measure_says(shape: str) -> None:
     assert cdnv(x, y) == everything["cdnv"]
     by_classes = measure(x, y, weighting="classes")
     assert separation_fuzziness(x, y, weighting="classes") == by_classes["separation"]
+
+
+def test_the_nearest_centers_are_looked_for_only_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = oracle.blobs([20, 30, 10], 6, seed=4)
+    everything = measure(x, y)
+    monkeypatch.setattr(scatter, "agreement", None)
+    assert separation_fuzziness(x, y) == everything["separation"]
+    assert (nc1(x, y), cdnv(x, y)) == (everything["nc1"], everything["cdnv"])
+    with pytest.raises(TypeError):
+        ncc_accuracy(x, y)
 
 
 def test_nc1_is_the_equally_weighted_separation_over_the_number_of_classes() -> None:

@@ -11,7 +11,7 @@ import layerlaw as ll
 import oracle
 from layerlaw.errors import FeatureError
 from layerlaw.measures import measure, ncc_accuracy, separation_fuzziness, target_separation
-from layerlaw.stats import ClassSums, find_centers
+from layerlaw.stats import ClassSums, closer, find_centers
 from layerlaw.stats.closer import narrow
 from layerlaw.verdict import judge
 
@@ -225,6 +225,18 @@ def test_even_float32_features_get_no_closer_look() -> None:
     assert not bool(narrow(centers))
     uneven = find_centers(ClassSums.of(torch.tensor(with_columns(1e6, False)), y, 4))
     assert bool(narrow(uneven))
+
+
+def test_kept_features_with_directions_that_may_be_rounding_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The closer look takes the centers that were found in float64 before, and says what it says of its own."""
+    x, y = blobs(), torch.tensor(Y)
+    x[:, 1:] *= 1e-8  # of noise of the size of the rounding beside it
+    x = (x @ rotation()).astype(np.float32)
+    alone = probed(x, y, streamed=True).sites[0].values["separation"]
+    monkeypatch.setattr(closer, "find_centers", None)
+    assert probed(x, y, streamed=False).sites[0].values["separation"] == pytest.approx(alone, rel=1e-6)
+    with pytest.raises(TypeError):  # a stream finds them there
+        probed(x, y, streamed=True)
 
 
 @pytest.mark.parametrize("noise", [1e-1, 1e-3])

@@ -1,13 +1,11 @@
 """Class means, the basis of their span, and the rank."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
 import oracle
-from layerlaw.stats import ClassSums, centers, find_centers
+from layerlaw.stats import Centers, ClassSums, find_centers
 from layerlaw.stats.centers import class_weights, helmert_contrasts
 
 CASES = [([20, 20, 20], 7), ([40, 10, 3, 1], 9), ([10, 12, 9, 8, 11], 2), ([10, 30], 5), ([10, 30], 1)]
@@ -96,28 +94,50 @@ def test_one_leading_index_does_not_disturb_another() -> None:
     assert both.rank.tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("least", [1.0, 1e-2])
-def test_the_spectrum_of_many_classes_by_eigenvalues_has_the_digits_of_the_exact_one(
-    monkeypatch: pytest.MonkeyPatch, least: float
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    means = torch.randn(30, 50, dtype=torch.float64, generator=generator) * torch.logspace(0, math.log10(least), 50)
-    exact_s, exact_basis = centers._spectrum(means)
-    monkeypatch.setattr(centers, "FEW_CLASSES", 10)
-    monkeypatch.setattr(torch.linalg, "qr", None)  # not even called
-    s, basis = centers._spectrum(means)
-    torch.testing.assert_close(s, exact_s, rtol=1e-10, atol=0)
-    torch.testing.assert_close(basis @ basis.mT, torch.eye(30, dtype=torch.float64), rtol=0, atol=1e-9)
-    torch.testing.assert_close(basis.mT @ basis, exact_basis.mT @ exact_basis, rtol=0, atol=1e-9)  # of the same span
+def whitened_by_singular_values(centers: Centers) -> torch.Tensor:
+    """TᵀT of equally weighted classes (…, r, r), in the plain way."""
+    inside = centers.coordinates * (centers.scales > 0).unsqueeze(-2)
+    _, s, V = torch.linalg.svd(helmert_contrasts(inside, class_weights(centers.counts, "classes")), full_matrices=False)
+    kept = torch.arange(s.shape[-1]) < centers.rank.unsqueeze(-1)
+    T = torch.where(kept, 1 / torch.where(kept, s, 1.0), 0.0).unsqueeze(-1) * V
+    return T.mT @ T
 
 
-@pytest.mark.parametrize("least", [1e-5, 0.0])
-def test_small_scales_of_many_classes_are_found_in_the_exact_way(monkeypatch: pytest.MonkeyPatch, least: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    means = torch.randn(30, 50, dtype=torch.float64, generator=generator)
-    means[-1] = means[0] + least * means[-1]
-    exact_s, exact_basis = centers._spectrum(means)
-    monkeypatch.setattr(centers, "FEW_CLASSES", 10)
-    s, basis = centers._spectrum(means)
-    assert torch.equal(s, exact_s)
-    assert torch.equal(basis, exact_basis)
+def unequal_sites(counts: list[int], d: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Features of three sites (3, n, d): ordinary ones, some with a dead feature twice, some of uneven scales."""
+    x, y = oracle.blobs(counts, d, offset=2.0)
+    twice, uneven = x.clone(), x * torch.logspace(0, -4, d, dtype=torch.float64)
+    twice[:, -1], twice[:, -2] = twice[:, 0], 0.0
+    return torch.stack([x, twice, uneven]), y
+
+
+@pytest.mark.parametrize("counts", [[40, 10, 3, 1, 7, 9], [5, 3, 2_000, 2, 4, 2]])
+@pytest.mark.parametrize("d", [4, 9])
+def test_equally_weighted_classes_are_whitened_at_all_sites_as_by_singular_values(counts: list[int], d: int) -> None:
+    x, y = unequal_sites(counts, d)
+    centers = find_centers(ClassSums.of(x, y.expand(3, -1), len(counts)))
+    T, expected = centers.equal_whitener, whitened_by_singular_values(centers)
+    assert T.shape == (3, min(len(counts) - 1, d), min(len(counts) - 1, d))
+    assert centers.rank.tolist() == [5, 5, 5] if d == 9 else [4, 2, 4]
+    s = centers.scales
+    units = torch.where(s > 0, s, 1.0)  # entries belong to directions of very different scales
+    both = units.unsqueeze(-1) * (T.mT @ T - expected) * units.unsqueeze(-2)
+    assert float(both.abs().max()) < 1e-9 * max(counts) / min(counts)
+    beyond = torch.where(s > 0, 0.0, 1.0).unsqueeze(-2)
+    assert bool((T * beyond == 0).all()), "directions beyond the rank count for nothing"
+
+
+def test_hugely_unequal_classes_are_whitened_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts of 10⁷ to 1 are contrasts whose Gram matrix has lost seven digits: these come by QR."""
+    x, y = oracle.blobs([30, 20, 10, 10], 8, offset=1.0)
+    sums = ClassSums.of(x, y, 4)
+    many = torch.tensor([1e7, 1.0, 3.0, 2.0], dtype=torch.float64)
+    sums.sums *= (many / sums.counts).unsqueeze(-1)
+    sums.counts = many
+    centers = find_centers(sums)
+    product = torch.linalg.qr
+    called = []
+    monkeypatch.setattr(torch.linalg, "qr", lambda *a, **k: called.append(a) or product(*a, **k))
+    T, expected = centers.equal_whitener, whitened_by_singular_values(centers)
+    assert called
+    torch.testing.assert_close(T.mT @ T, expected, rtol=1e-8, atol=1e-8 * float(expected.abs().max()))

@@ -19,6 +19,7 @@ LOW = 2**32 - 1
 COLUMNS = 2**18  # numbers of a sample that have weights of their own; the next so many have them times NEXT
 AT_ONCE = 2**16  # numbers on a CPU that are widened at a time: they stay in its cache
 AT_ONCE_ELSEWHERE = 2**24
+BATCHES = 64  # whose rows wait to be added up
 # Odd numbers without a pattern: a change in one number, which is multiplied by an odd weight, is never lost.
 STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 ROW, NEXT, KINDS = 0xD1342543DE82EF95, 0xAF251AF3B0F025B5, 0xC2B2AE3D27D4EB4F
@@ -28,26 +29,46 @@ ROW, NEXT, KINDS = 0xD1342543DE82EF95, 0xAF251AF3B0F025B5, 0xC2B2AE3D27D4EB4F
 class Stream:
     """What is known of one tensor of every batch: how many rows, and the sum of ROW^i times the number of row i.
 
-    Of several ranks also the `unordered` sum of the numbers, which tells whether two of them have the same rows.
+    Of several ranks also the `unordered` sum of the numbers, which tells whether two of them have the same rows. Rows wait
+    until those of some batches are added up at once: on a GPU each call costs more than its work.
     """
 
     rows: int = 0
     total: int | Tensor = 0
     unordered: int | Tensor = 0
+    _waiting: list[Tensor] = field(default_factory=list, repr=False)
 
-    def add(self, numbers: Tensor) -> None:
-        """Rows behind those that were there; on the device of the first ones, without waiting for it."""
-        later = (numbers * _powers(len(numbers), str(numbers.device))).sum() * _signed(pow(ROW, self.rows, BITS))
-        self.total = later if self.rows == 0 else later.to(_device(self.total)) + self.total
+    def add(self, sums: Tensor) -> None:
+        """Rows behind those that were there, by their `row_sums`; on the device where they are, without waiting for it."""
+        self.rows += len(sums)
+        self._waiting.append(sums)
+        if len(self._waiting) >= BATCHES or len(sums) >= BATCHES * BATCHES:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add up what waits."""
+        if not self._waiting:
+            return
+        numbers = _scrambled(torch.cat([sums.to(self._waiting[0].device) for sums in self._waiting]))
+        self._waiting = []
+        before = self.rows - len(numbers)
+        later = (numbers * _powers(len(numbers), str(numbers.device))).sum() * _signed(pow(ROW, before, BITS))
+        self.total = later if before == 0 else later.to(_device(self.total)) + self.total
         if world_size() > 1:
             more = numbers.sum()
-            self.unordered = more if self.rows == 0 else more.to(_device(self.unordered)) + self.unordered
-        self.rows += len(numbers)
+            self.unordered = more if before == 0 else more.to(_device(self.unordered)) + self.unordered
 
     @property
     def number(self) -> int:
         """The sum, from 0 to 2⁶⁴ − 1."""
+        self.settle()
         return int(self.total) % BITS
+
+    @property
+    def kind(self) -> tuple[int, int]:
+        """How many rows, and the sum of their numbers in whatever order."""
+        self.settle()
+        return self.rows, int(self.unordered) % BITS
 
 
 @dataclass
@@ -78,7 +99,7 @@ class Fingerprint:
         for stream, values in zip(self.streams, tensors, strict=False):
             per_sample = values.dim() > 0 and len(values) == samples
             shape = (samples, prod(values.shape[1:])) if per_sample else (1, values.numel())
-            stream.add(row_numbers(values.detach().reshape(shape)))
+            stream.add(row_sums(values.detach().reshape(shape)))
 
     def all_reduce(self) -> None:
         """Over all ranks of a torchrun job: as if the data of rank 1 came behind those of rank 0, and so on."""
@@ -106,7 +127,7 @@ class Fingerprint:
 
     def ranks_alike(self) -> list[list[int]]:
         """Ranks that have the same samples, in whatever order, as lists of two or more; before `all_reduce`."""
-        mine = tuple((stream.rows, int(stream.unordered) % BITS) for stream in self.streams)
+        mine = tuple(stream.kind for stream in self.streams)
         alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
         for r, known in enumerate(gathered(mine)):
             if any(rows for rows, _ in known):
@@ -119,31 +140,35 @@ class Fingerprint:
         return f"{KIND}:{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
 
-def row_numbers(values: Tensor) -> Tensor:
-    """A number (n,) for every row (n, d), with its dtype and length in it."""
+def row_sums(values: Tensor) -> Tensor:
+    """A sum (n,) for every row (n, d), with its dtype and length in it; scrambled, it is the number of the row."""
     kind, length = str(values.dtype), values.shape[1]
     values = _integers(values)
     pieces = torch.split(values, COLUMNS, 1)
     total = _weighted(pieces[0])
     for at, piece in enumerate(pieces[1:], 1):
         total += _weighted(piece) * _signed(pow(NEXT, at, BITS))
-    salt = int.from_bytes(hashlib.sha256(f"{kind} {length}".encode()).digest()[:8], "little")
-    return _scrambled(total + _signed(salt * KINDS))
+    return total + _salt(kind, length)
+
+
+@lru_cache(maxsize=64)
+def _salt(kind: str, length: int) -> int:
+    """A number for rows of one dtype and length."""
+    return _signed(int.from_bytes(hashlib.sha256(f"{kind} {length}".encode()).digest()[:8], "little") * KINDS)
 
 
 def _weighted(values: Tensor) -> Tensor:
     """Σ_j weight_j · value_ij modulo 2⁶⁴ (n,); a few rows at a time, as they are widened to 64 bits."""
-    n, d = values.shape
+    d = values.shape[1]
     weights = _weights(str(values.device))[:d]
     count = max(1, (AT_ONCE if values.device.type == "cpu" else AT_ONCE_ELSEWHERE) // max(1, d))
     wide = values.element_size() == 8
-    found = torch.empty(n, dtype=torch.int64, device=values.device)
-    for at in range(0, n, count):
-        part = values[at : at + count]
+    found = []
+    for part in values.split(count):
         # Of 64 bits the high ones are added to the low: 1.0 has zeros there, which a product would only push out.
         part = part ^ ((part >> 32) & LOW) if wide else part.to(torch.int64)
-        found[at : at + count] = (part * weights if wide else part.mul_(weights)).sum(1)
-    return found
+        found.append((part * weights if wide else part.mul_(weights)).sum(1))
+    return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def _integers(values: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ def separation_fuzziness(
     0.04
     """
     with full_precision():
-        centers, scatter, *_ = _statistics(features, labels, weighting, classes)
+        centers, scatter, *_ = _statistics(features, labels, weighting, classes, nearest=False)
         return _defined("D", separation(centers, scatter), centers)
 
 
@@ -163,7 +163,7 @@ def _one(name: str, features: Any, labels: Any, classes: int | None) -> Any:
     compute = REGISTRY[name].compute
     assert compute is not None
     with full_precision():
-        centers, scatter, *_ = _statistics(features, labels, "samples", classes)
+        centers, scatter, *_ = _statistics(features, labels, "samples", classes, nearest=name == "ncc_accuracy")
         value = compute(SiteStatistics(centers, scatter))
     assert isinstance(value, Tensor)
     if name == "ncc_accuracy":
@@ -181,7 +181,13 @@ def _defined(name: str, value: Tensor, centers: Centers) -> Any:
 
 
 def _statistics(
-    features: Any, labels: Any, weighting: Weighting, classes: int | None, decision: Any = None
+    features: Any,
+    labels: Any,
+    weighting: Weighting,
+    classes: int | None,
+    decision: Any = None,
+    *,
+    nearest: bool = True,
 ) -> tuple[Centers, Scatter, Tensor, Tensor]:
     """Centers and scatter, and the features and labels that these are of."""
     x = _features(features)
@@ -198,7 +204,7 @@ def _statistics(
     _check_finite(x, sums.sums)
     x, centers = careful_centers(x, y, sums, weighting)
     coordinates, lengths = project(x, y, Frame.of(centers))
-    scatter = Scatter.of(coordinates, lengths, y, centers, chosen)
+    scatter = Scatter.of(coordinates, lengths, y, centers, chosen, nearest=nearest)
     _check_finite(x, scatter.sums)
     return centers, scatter, x, y
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerlaw.stats.spectrum import singular_values
+
 VIEWED = 33  # samples of each of the three classes that are looked at in three dimensions
 UNBALANCED = 2  # the largest class has so many times the samples of the smallest, or none is rare
 
@@ -84,8 +86,7 @@ def used_budget(means: Tensor, rows: Tensor) -> Tensor:
     K = rows.shape[-2]
     M, W = (torch.linalg.qr(x - x.mean(-2, keepdim=True))[1] for x in (means, rows))  # (…, min(K, d), d)
     product = M @ W.mT  # MWᵀ = Q_M (R_M R_Wᵀ) Q_Wᵀ: the same singular values in at most min(K, d) dimensions
-    nuclear: Tensor = torch.linalg.svdvals(product).sum(-1)
-    return nuclear / K
+    return singular_values(product).sum(-1) / K
 
 
 def rare_classes(counts: Sequence[float]) -> list[int] | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats import Centers, LeftOut, Scatter
+from layerlaw.stats.spectrum import right_singular
 
 TINY = 1e-300
 MOST_CUT = 1e-6  # a direction of so much variance is never left out as rounding
@@ -75,8 +76,8 @@ def linear_separation(centers: Centers, within: Tensor) -> Tensor:
     cut = (4 * products * usual).clamp(64 * total.shape[-1] * 2.2e-16, MOST_CUT)
     inverse = torch.where(sizes > cut.unsqueeze(-1), sizes.clamp_min(TINY).rsqrt(), 0.0)
     whitener = unit * axes * inverse.unsqueeze(-2)  # (…, d, d)
-    p, root, _ = torch.linalg.svd(whitener.mT @ A, full_matrices=False)  # (…, d, k), √μ (…, k)
-    back = whitener @ p
+    root, p = right_singular(A.mT @ whitener)  # √μ (…, k), (…, k, d)
+    back = whitener @ p.mT
     ratios = (back * (within @ back)).sum(-2) / root.square()
     counted = torch.arange(root.shape[-1], device=root.device) < centers.rank.unsqueeze(-1)
     return torch.where(counted, ratios.clamp_min(0), 0.0).sum(-1)

@@ -19,7 +19,8 @@ from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
-BLOCK_BYTES = 4 * 2**20  # of what is held per sample and site in float64 while a block of rows is worked through
+# Of what is held per sample and site in float64 while a block of rows is worked through: a GPU wants few, large ones.
+BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 2**28}
 LARGE = 2**21  # bytes of a site in a batch from which on features are not kept side by side
 MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
@@ -59,6 +60,11 @@ class Extras:
         jackknife, permuted = (fits if option is None else option for option in (jackknife, permuted))
         left = memory - plain * views_of(jackknife, permuted)
         return cls(jackknife, permuted, left if features <= left else 0, why_not)
+
+    def room(self, sites: Sequence[Site], classes: int, memory: int) -> int:
+        """What the statistics of a group of sites leave of the memory budget."""
+        views = views_of(self.jackknife, self.permuted)
+        return memory - sum(statistic_bytes(classes, site.features) * views for site in sites)
 
     def groups(self, sites: Sequence[Site], classes: int, memory: int) -> list[list[Site]]:
         """Sites in groups whose statistics fit the memory budget; each group costs its own forwards."""
@@ -201,7 +207,9 @@ class KeptFeatures:
 
     def blocks(self, classes: int) -> Iterator[slice]:
         """Blocks of rows small enough for the float64 work on all sites together."""
-        step = max(256, BLOCK_BYTES // (32 * classes * max(1, len(self._places))))
+        device = next((stack.device.type for _, stack in self._stacks.values()), "cpu")
+        most = BLOCK_BYTES.get(device, BLOCK_BYTES["cuda"])
+        step = max(256, most // (32 * classes * max(1, len(self._places))))
         for start in range(0, self.rows, step):
             yield slice(start, min(start + step, self.rows))
 
@@ -211,6 +219,10 @@ class KeptFeatures:
         mine = self._stacks[kind][1][place]
         bad = (where for _, rows, where in self.batches() if not bool(mine[rows].isfinite().all()))
         return next(bad, "the sum over all batches")
+
+    def clear(self) -> None:
+        """Forget the samples; their memory is kept for the next ones."""
+        self._closed, self.rows = [], 0
 
     def drop(self) -> None:
         """Let go of everything."""

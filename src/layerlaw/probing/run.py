@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -41,6 +42,7 @@ from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt
 from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
 from layerlaw.probing.state import State, taken_over
 from layerlaw.probing.targets import Targets
+from layerlaw.probing.waiting import Waiting, add_second
 from layerlaw.progress import Progress
 from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
@@ -184,7 +186,9 @@ class Prober:
             kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
             sample = self.classes.sample() if plane else None
             first = self.classes.first(groups, moments)
-            state = State(group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
+            room = fitting.room(group, K, memory)
+            shared = (group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
+            state = State(*shared, room=room)
             if (instead := taken_over.get()) is not None:
                 instead(self, state, split, reference)
                 continue
@@ -262,9 +266,8 @@ class Prober:
         if (free := self.classes.decide_freely(output, step.rows)) is not None:
             state.free += torch.stack([(free == step.labels.to(free.device)).sum(), (free >= -1).sum()]).cpu()
         decision = self.classes.decide(output, step.rows)
-        if not state.spoilt and decision is not None and (what := self.classes.unreadable(decision)):
-            # told after the sites, which may know more
-            state.spoilt = f"{what}: expected numbers, got NaN in {step.where}"
+        if decision is not None:
+            state.decided(decision, step.where)  # told after the sites, which may know more
         return decision
 
 
@@ -282,13 +285,11 @@ def _forward(capture: Capture, step: Step) -> Any:
 
 def first_pass(prober: Prober, state: State) -> None:
     """Class sums of every site; features are kept as long as they fit, and their sums taken at the end, all at once."""
-    kept = state.kept
+    kept, waiting = state.kept, Waiting(state.sites, state.room, state.add_waiting)
+    stream = waiting.or_at_once(state.update)
 
     def consume(site: Site, features: Tensor) -> None:
-        if kept.whole:
-            kept.add(site, features)
-        else:
-            state.update(site.name, features)
+        (kept.add if kept.whole else stream)(site, features)
 
     empty = True
     with prober.capturing(state.sites, consume) as capture:
@@ -298,10 +299,14 @@ def first_pass(prober: Prober, state: State) -> None:
                 _stop_keeping(prober, state)
             if kept.whole:
                 kept.close(step.labels, prober.decide(capture, step, state), step.where)
+            elif waiting.takes(step.labels):
+                dealt = state.dealer.deal(step.labels)
+                waiting.close(dealt, prober.decide(capture, step, state), step.where)
             else:
                 state.begin(step.labels)
                 prober.decide(capture, step, state)
                 state.first.end(lambda _, where=step.where: where)  # type: ignore[misc]
+        waiting.finish()
     if empty:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
     check_dealt(state.fingerprint, state.label)
@@ -335,12 +340,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
     state.dealer.restart()
     kept = state.kept
     if kept.whole:
-        with full_precision():
-            dealt = state.dealer.deal(kept.labels)
-            for rows in kept.blocks(prober.classes.K):
-                second.begin(dealt.rows(rows), kept.decisions(rows))
-                kept.hand_over(second, rows)
-                second.end()
+        add_second(second, prober.classes.K, kept, state.dealer.deal(kept.labels))
         pace = Pace(prober.network, state.data, prober.device)
         while pace.go_on(False):  # others may not have kept all of their features
             pace.forward_only()
@@ -354,12 +354,18 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
 def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
     ordered = bool(state.dealer.groups or state.dealer.permuted)
     again = Fingerprint() if ordered else None
-    with prober.capturing(state.sites, lambda site, features: second.update(site.name, features)) as capture:
+    waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
+    with prober.capturing(state.sites, waiting.or_at_once(second.update)) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 2", again):
-            second.begin(state.dealer.deal(step.labels), None)
+            waits, dealt = waiting.takes(step.labels), state.dealer.deal(step.labels)
+            if waits:
+                waiting.close(dealt, prober.decide(capture, step, state), step.where)
+                continue
+            second.begin(dealt, None)
             second.decision = prober.decide(capture, step, state)
             with full_precision():
                 second.end()
+        waiting.finish()
     if again is not None and again.text() != state.fingerprint.text():
         why = "changed between the two passes, which standard errors and permuted labels do not allow"
         cure = "pass data that do not change, or uncertainty=False"

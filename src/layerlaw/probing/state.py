@@ -23,6 +23,8 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 from layerlaw.stats.regression import FirstRegression
 
+BATCHES = 64  # whose decisions are looked at together
+
 
 @dataclass
 class State:
@@ -45,18 +47,40 @@ class State:
     )  # right, and all, of free decisions
 
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
+    room: int = 0  # bytes of the memory budget that the statistics leave for features which wait for others
+    _decided: list[tuple[Tensor, str]] | None = field(default_factory=list)  # decisions nobody has looked at yet
+
+    def decided(self, decision: Tensor, where: str) -> None:
+        """The network's decisions of a batch, which are looked at with those of others: a GPU would be waited for."""
+        if self._decided is None:
+            return
+        self._decided.append((decision, where))
+        if len(self._decided) >= BATCHES:
+            self._look()
+
+    def _look(self) -> None:
+        waiting, self._decided = self._decided or [], []
+        if waiting and not self.spoilt and self.classes.unreadable(torch.cat([decision for decision, _ in waiting])):
+            found = ((self.classes.unreadable(decision), where) for decision, where in waiting)
+            what, where = next(one for one in found if one[0])
+            self.spoilt = f"{what}: expected numbers, got NaN in {where}"
 
     def raise_spoilt(self) -> None:
-        """Raise where class scores were no numbers."""
+        """Raise where class scores were no numbers; later passes show the same ones."""
+        self._look()
+        self._decided = None
         if self.spoilt:
             cure = "Look at the last layers, or pass scores=None to leave the network's decisions out"
             raise FeatureError(f"{self.spoilt}. {cure}.")
 
     def begin(self, labels: Tensor) -> None:
         """Start a batch of pass 1."""
-        self.first.begin(self.dealer.deal(labels))
+        self._begin(self.dealer.deal(labels))
+
+    def _begin(self, dealt: Dealt) -> None:
+        self.first.begin(dealt)
         if self.sample is not None:
-            self.sample.begin(self.classes.pictured(labels))
+            self.sample.begin(self.classes.pictured(dealt.labels))
 
     def update(self, name: str, features: Tensor) -> None:
         """Add the features of one site."""
@@ -67,12 +91,20 @@ class State:
     def add_kept(self, labels: Tensor, rows: slice | None, where: Callable[[Hashable], str]) -> None:
         """Add the kept features of some rows (`None`: all)."""
         with full_precision():
-            self.begin(labels)
-            self.kept.hand_over(self.first, rows)
-            if self.sample is not None:
-                for names, features in self.kept.together(rows):
-                    self.sample.update_all(names, features)
-            self.first.end(where)
+            self._add(self.kept, self.dealer.deal(labels), rows, where)
+
+    def add_waiting(self, waiting: KeptFeatures, dealt: Dealt) -> None:
+        """Add features that waited for others."""
+        with full_precision():
+            self._add(waiting, dealt, None, lambda name: waiting.where_bad(str(name)))
+
+    def _add(self, kept: KeptFeatures, dealt: Dealt, rows: slice | None, where: Callable[[Hashable], str]) -> None:
+        self._begin(dealt)
+        kept.hand_over(self.first, rows)
+        if self.sample is not None:
+            for names, features in kept.together(rows):
+                self.sample.update_all(names, features)
+        self.first.end(where)
 
     def sums_again(self) -> SumsAgain | None:
         """Adds up the kept features of some sites in float64, and their magnitudes; `None` where they are not all here."""

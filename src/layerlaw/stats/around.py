@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from layerlaw.stats.passes import Dealt, FirstPass
 
 CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are not those of pass 1
-TOGETHER = 100_000  # class means of more numbers than this are worked through site by site
+TOGETHER = {"cpu": 100_000, "cuda": 2**19}  # class means of more numbers than this are worked through site by site
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ class Around:
         """
         shapes: dict[tuple[object, ...], list[Key]] = defaultdict(list)
         for number, (key, sums) in enumerate(first.sums.items()):
-            alone = sums.sums.shape[-2:].numel() > TOGETHER  # large ones gain nothing
+            most = TOGETHER.get(sums.sums.device.type, TOGETHER["cuda"])
+            alone = sums.sums.shape[-2:].numel() > most  # large ones gain nothing
             shapes[sums.sums.shape, sums.dtype, sums.sums.device, number if alone else -1].append(key)
         found: dict[Key, Around] = {}
         for keys in shapes.values():
@@ -166,6 +167,8 @@ class Around:
             return Rounding(sizes, torch.zeros_like(sizes), centers.counts, centers.weights).all_real(centers)
 
         if not real(wide.centers):
+            if self.closer is not None:
+                self.closer.exact = wide.centers  # which it would find once more
             return self
         left_out = wide.left_out if wide.left_out and real(wide.left_out.centers) else None
         permuted = wide.permuted if wide.permuted and real(wide.permuted.centers) else None

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from layerlaw.stats.spectrum import right_singular
 from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
@@ -17,8 +18,7 @@ FLOAT32_RESOLUTION = 1.2e-7
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
 SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
-FEW_CLASSES = 200  # whose singular values take no time
-NEARLY_EQUAL = 1e-6  # of the largest eigenvalue: larger ones keep ten digits, and their roots as many
+UNEQUAL = 1e6  # times as many samples in a class as in another: a Gram matrix of their contrasts has lost six digits
 COLLINEAR = 1e-12  # eigenvalues of the targets' correlations below this share of the largest are rounding
 
 
@@ -89,17 +89,21 @@ class Span:
     def equal_whitener(self) -> Tensor:
         """T (…, r, r) so that the trace of SS_w SS_b⁺ with equally weighted classes is the mean of ‖T z‖².
 
-        Both weightings share the span of the class means, so the second needs only a rotation inside it.
+        Both weightings share the span of the class means. Over their scales the contrasts A of equally weighted classes are
+        as far from orthonormal as the counts are unequal, however small a scale is: so AᵀA = LLᵀ keeps its digits, and T is
+        L⁻¹ over the scales. The directions beyond the rank stay 0.
         """
         if self.weighting == "classes" or self.balanced:
             return torch.diag_embed(self.inverse_scales)
-        inside = self.coordinates * (self.scales > 0).unsqueeze(-2)
-        contrasts = helmert_contrasts(inside, class_weights(self.counts, "classes"))
-        s: Tensor
-        V: Tensor
-        _, s, V = torch.linalg.svd(contrasts, full_matrices=False)
-        kept = torch.arange(s.shape[-1], device=s.device) < self.rank.unsqueeze(-1)
-        return torch.where(kept & (s > 0), 1 / s, 0.0).unsqueeze(-1) * V
+        inside = self.coordinates * self.inverse_scales.unsqueeze(-2)
+        A = helmert_contrasts(inside, class_weights(self.counts, "classes"))  # (…, K−1, r)
+        beyond = torch.diag_embed((self.scales == 0).to(A.dtype))
+        L, failed = torch.linalg.cholesky_ex(A.mT @ A + beyond)
+        least = torch.where(self.counts > 0, self.counts, torch.inf).amin(-1)
+        if bool(((failed != 0) | (self.counts.amax(-1) > UNEQUAL * least)).any()):
+            L = torch.linalg.qr(torch.cat([A, beyond], -2), mode="r")[1].mT
+        T: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(self.inverse_scales), upper=False)
+        return T
 
     @staticmethod
     def stack(spans: Sequence[Span]) -> Span:
@@ -207,17 +211,17 @@ def _rounded(means: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tensor | None = None) -> Centers:
-    """Class means, and the span of their differences by QR and an SVD of the small factor.
+    """Class means, and the span of their differences by the singular values of contrasts.
 
-    Not through a Gram matrix, which would halve the digits of small scales (`_spectrum`). A scale counts when it is above
-    what the rounding of the features can produce (the cut-off follows the dtype the features came in, not the one we compute
-    in). `origin` (…, 1, d) is what was subtracted from the features before.
+    Not through a Gram matrix where that would halve the digits of small scales (`right_singular`). A scale counts when it is
+    above what the rounding of the features can produce (the cut-off follows the dtype the features came in, not the one we
+    compute in). `origin` (…, 1, d) is what was subtracted from the features before.
     """
     counts = sums.counts
     means = sums.sums / counts.clamp_min(1).unsqueeze(-1)
     weights = class_weights(counts, weighting)
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
-    s, basis = _spectrum(helmert_contrasts(means, weights))
+    s, basis = right_singular(helmert_contrasts(means, weights))
     cutoff = rounding_scale(counts, sums.spread, mean if origin is None else mean + origin.squeeze(-2), s, sums.dtype)
     kept = s > cutoff.unsqueeze(-1)
     scales = torch.where(kept, s, 0.0)
@@ -239,23 +243,6 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tens
         dtype=sums.dtype,
         origin=origin,
     )
-
-
-def _spectrum(contrasts: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values (…, r), descending, and right singular vectors (…, r, d) of (…, K−1, d).
-
-    Of many classes by the eigenvalues of the Gram matrix first, which are found much faster: these have lost as many digits
-    as the square of a scale is smaller than that of the largest one. Where that is more than a few, the exact way.
-    """
-    k, d = contrasts.shape[-2:]
-    if FEW_CLASSES < k <= d:
-        values, vectors = torch.linalg.eigh(contrasts @ contrasts.mT)  # ascending
-        if bool((values[..., 0] > NEARLY_EQUAL * values[..., -1]).all()):
-            s = values.flip(-1).sqrt()
-            return s, vectors.flip(-1).mT @ contrasts / s.unsqueeze(-1)
-    Q, R = torch.linalg.qr(contrasts.mT)  # (…, d, r), (…, r, K−1)
-    _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
-    return s, rotation @ Q.mT
 
 
 def rounding_scale(counts: Tensor, spread: Tensor, mean: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
@@ -345,14 +332,13 @@ class FeatureFit:
         n = white.n[..., None, None]
         mean = cross[..., :1, :] / n
         A = white.H.mT @ (cross[..., 1:, :] / n - white.mean.unsqueeze(-1) * mean)  # (…, q, d): SS_b = AᵀA
-        Q, R = torch.linalg.qr(A.mT)
-        _, s, rotation = torch.linalg.svd(R.mT, full_matrices=False)
+        s, basis = right_singular(A)
         rounding = _rounding(white.n, mean, squares, s, dtype).unsqueeze(-1)
         kept = s > rounding
         B = white.H @ A
         constant = mean - white.mean.unsqueeze(-2) @ B
         resolution = torch.where(kept, rounding / torch.where(kept, s, 1.0), 0.0)
-        theta, basis = torch.cat([constant, B], -2), rotation @ Q.mT
+        theta = torch.cat([constant, B], -2)
         scales, cut = torch.where(kept, s, 0.0), torch.where(kept, 0.0, s).amax(-1)
         around = (squares - white.n * mean.square().sum((-2, -1))).clamp_min(0)
         about = (mean.squeeze(-2), around.expand_as(cut), cut, rounding.squeeze(-1), dtype)

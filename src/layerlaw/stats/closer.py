@@ -96,13 +96,15 @@ def off_by(centers: Centers, exact: Centers) -> Tensor:
 class CloserLook:
     """Class means and sizes of the features of one site in float64, added up during pass 2 of a stream.
 
-    Around the class means of pass 1: sums of the features (K, d) and of their squares; and sums of their magnitudes.
+    Around the class means of pass 1: sums of the features (K, d) and of their squares; and sums of their magnitudes. `exact`
+    are the centers by sums in float64, where they are known beforehand.
     """
 
     centers: Centers
     shifts: Tensor
     squares: Tensor
     sizes: Tensor
+    exact: Centers | None = None
     _lost: tuple[bool, bool] | None = None
 
     @classmethod
@@ -131,8 +133,10 @@ class CloserLook:
         """Why D of both passes would look right and may be wrong; `None` where it has its digits. Once all is added up."""
         if self._lost is None:
             centers, n = self.centers, self.centers.counts.unsqueeze(-1)
-            wide = ClassSums(centers.counts, n * centers.means + self.shifts, centers.spread, torch.float64)
-            exact = find_centers(wide, centers.weighting)
+            exact = self.exact
+            if exact is None:
+                wide = ClassSums(centers.counts, n * centers.means + self.shifts, centers.spread, torch.float64)
+                exact = find_centers(wide, centers.weighting)
             spreads = (self.squares / n - (self.shifts / n).square()).clamp_min(0).sqrt()
             rounding = Rounding(self.sizes / n, spreads, centers.counts, exact.weights)
             off = bool(off_by(centers, exact) > MOVED)

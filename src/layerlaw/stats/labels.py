@@ -87,7 +87,7 @@ def checked_labels(labels: Tensor, classes: int | None = None, *, where: str = "
         cure = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
         raise LabelError(f"{where}: expected class numbers below 2⁶³, got {came}. {cure}.")
     labels = whole
-    low, high = int(labels.min()), int(labels.max())
+    low, high = torch.stack(labels.aminmax()).tolist()  # one transfer from a device
     K = high + 1 if classes is None else classes
     if low < 0 or high >= K:
         bad = low if low < 0 else high

@@ -43,6 +43,15 @@ class Dealt:
         groups, permuted = (None if t is None else t[..., rows] for t in (self.groups, self.permuted))
         return Dealt(self.labels[rows], groups, permuted)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Dealt]) -> Dealt:
+        """Batches that follow each other as one."""
+        if len(parts) == 1:
+            return parts[0]
+        views = zip(*((part.groups, part.permuted) for part in parts), strict=True)
+        groups, permuted = (None if any(t is None for t in view) else torch.cat(view, -1) for view in views)
+        return cls(torch.cat([part.labels for part in parts]), groups, permuted)
+
     def to(self, device: torch.device) -> Dealt:
         """The same on another device."""
         if device == self.labels.device:

@@ -126,21 +126,24 @@ class Scatter:
 
     @classmethod
     def of(
-        cls, coordinates: Tensor, lengths: Tensor, labels: Tensor, span: Span, decision: Tensor | None = None
-    ) -> Scatter:
+        cls, coordinates: Tensor, lengths: Tensor, labels: Tensor, span: Span, decision: Tensor | None = None,
+        *, nearest: bool = True,  # whether centers are compared; otherwise `near` has nothing but counts
+    ) -> Scatter:  # fmt: skip
         """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
         z = double(coordinates)
-        *batch, r, n = z.shape
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
-        places = by_label(span.starts.mT, labels).add_(z)  # (…, r, n): relative to the corners' origin
-        agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
+        agreed = torch.zeros_like(own)
+        if nearest:
+            places = by_label(span.starts.mT, labels).add_(z)  # (…, r, n): relative to the corners' origin
+            agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
         fourth = squares.square().clamp_max(MOST_FOURTH)
-        ones = z.new_ones((*batch, 1, n))
+        ones = torch.ones_like(squares)
         values = torch.cat([z, own, equal, squares, fourth, ones, agreed], -2)  # (…, r + 6 or 7, n)
-        return cls(sums_by_class(values, labels, span.counts.shape[-1]), r, span.digest)
+        sums = sums_by_class(values, labels, span.counts.shape[-1])
+        return cls(sums if nearest else sums[..., :-1], z.shape[-2], span.digest)
 
     @property
     def residuals(self) -> Tensor:
@@ -190,9 +193,8 @@ class Scatter:
 
     def add(self, other: Scatter) -> None:
         """Add another part of the same data under the same centers, in place."""
-        if self.digest.shape != other.digest.shape or not torch.allclose(
-            self.digest, other.digest, rtol=1e-9, atol=1e-12
-        ):
+        mine, theirs = self.digest, other.digest
+        if mine.shape != theirs.shape or not torch.allclose(mine, theirs, rtol=1e-9, atol=1e-12):
             raise PassError(
                 "scatters merge only under equal centers, and these were taken around different class means. "
                 "Merge (or all-reduce) the class sums of pass 1 first, then take every scatter around the merged centers."
@@ -381,9 +383,8 @@ class FitViews:
     def permuted(cls, fits: FeatureFit, whole: FeatureFit, short: bool = False) -> FitViews:
         """Under permuted targets: `fits` have P as their leading dimension."""
         scaled, both = fits.scaled, fits.coefficients
-        constant = scaled @ (whole.coefficients[:1] - both[:, :1]).mT
-        own = [scaled @ whole.coefficients[1:].mT, -scaled @ both[:, 1:].mT]
-        moves = torch.cat([constant, *own], -1)  # (P, r, 1+2q)
+        constant, fitted = whole.coefficients[:1] - both[:, :1], whole.coefficients[1:]
+        moves = torch.cat([scaled @ constant.mT, scaled @ fitted.mT, -scaled @ both[:, 1:].mT], -1)  # (P, r, 1+2q)
         n, hidden = fits.targets.n, short or hides_directions(fits)
         return cls(scaled.flatten(0, 1), moves, n, torch.zeros_like(n), hidden)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -246,16 +246,33 @@ def _multiply_out(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tens
     B, d = torch.Size(batch).numel(), rows.shape[-1]
     C = to.counts.numel() // B
     lead = to.cells.view(B, n) % C
-    whole = torch.zeros((B, C, d), dtype=torch.float64, device=rows.device)
+    whole: Tensor | None = None
     lengths = []
-    for start in range(0, n, ROWS_IN_FLOAT32):
-        part = slice(start, start + ROWS_IN_FLOAT32)
+    for part in _whole_blocks(n, 4 * d * B, rows.device):
         own = to.own.view(B, n)[:, part]
         near = at_least_float32(rows.view(B, n, d)[:, part]) - reference[own]  # (B, m, d)
-        hot = lead[:, part].unsqueeze(-2) == torch.arange(C, device=rows.device).unsqueeze(-1)  # (B, C, m)
-        whole += (hot.to(near.dtype) @ near).double()
+        hot = (lead[:, part].unsqueeze(-2) == torch.arange(C, device=rows.device).unsqueeze(-1)).to(near.dtype)
+        blocks = max(1, near.shape[1] // ROWS_IN_FLOAT32)
+        if blocks > 1:  # one product for all of them: (B, blocks, C, rows) @ (B, blocks, rows, d)
+            hot, by_block = hot.view(B, C, blocks, -1).transpose(1, 2), near.view(B, blocks, -1, d)
+            added = (hot @ by_block).sum(1, dtype=torch.float64)
+        else:
+            added = (hot @ near).double()
+        whole = added if whole is None else whole.add_(added)
         lengths.append(torch.linalg.vector_norm(near, dim=-1))
-    return whole.view(B * C, d), torch.cat(lengths, -1).reshape(-1)
+    assert whole is not None
+    return whole.view(B * C, d), (lengths[0] if len(lengths) == 1 else torch.cat(lengths, -1)).reshape(-1)
+
+
+def _whole_blocks(rows: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
+    """Slices of whole blocks of rows that float32 may add up, as many as a chunk of the device holds; then what is left."""
+    most = next(row_chunks(max(rows, 1), row_bytes, device)).stop
+    step = max(1, most // ROWS_IN_FLOAT32) * ROWS_IN_FLOAT32
+    even = rows // ROWS_IN_FLOAT32 * ROWS_IN_FLOAT32
+    for start in range(0, even, step):
+        yield slice(start, min(start + step, even))
+    if even < rows:
+        yield slice(even, rows)
 
 
 def sums_by_class(values: Tensor, labels: Tensor, classes: int) -> Tensor:
