@@ -67,13 +67,14 @@ class Pages:
     def __init__(self, work: Callable[[list[Key], list[int], Tensor], None]) -> None:
         self._work = work
         self._waiting: dict[tuple[torch.dtype, torch.device], dict[Key, Tensor]] = {}
+        self._bytes: dict[tuple[torch.dtype, torch.device], int] = {}
 
     def add(self, key: Key, features: Tensor) -> None:
         """The features (n, d) of one site."""
         kind = features.dtype, features.device
-        page = self._waiting.setdefault(kind, {})
-        page[key] = features.clone()
-        if sum(waiting.nbytes for waiting in page.values()) >= AT_ONCE[features.device.type]:
+        self._waiting.setdefault(kind, {})[key] = features.clone()
+        self._bytes[kind] = self._bytes.get(kind, 0) + features.nbytes
+        if self._bytes[kind] >= AT_ONCE[features.device.type]:
             self._flush(kind)
 
     def flush(self) -> None:
@@ -83,8 +84,8 @@ class Pages:
 
     def drop(self) -> None:
         """Forget those that wait: their batch was not finished."""
-        self._waiting = {}
+        self._waiting, self._bytes = {}, {}
 
     def _flush(self, kind: tuple[torch.dtype, torch.device]) -> None:
-        page = self._waiting.pop(kind)
+        page, self._bytes[kind] = self._waiting.pop(kind), 0
         self._work(list(page), [features.shape[1] for features in page.values()], torch.cat(list(page.values()), 1))
