@@ -1,8 +1,10 @@
 """The features that are kept for the second pass: side by side where they are alike, in the order of the forward."""
 
+import pytest
 import torch
 
 from layerlaw.capture.plan import Site
+from layerlaw.probing import memory
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.stats.passes import Dealt, FirstPass
 
@@ -57,3 +59,34 @@ def test_a_pass_gets_them_in_the_order_of_the_forward_as_from_a_stream() -> None
         for name, sums in first.sums.items():
             torch.testing.assert_close(sums.sums, stream.sums[name].sums, rtol=1e-6, atol=1e-6)
             assert torch.equal(sums.counts, stream.sums[name].counts)
+
+
+def test_blocks_of_rows_take_what_the_kept_features_leave_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = kept(14)
+    found.rows = 5000  # as if there were so many
+    each, row = 32 * 10 * len(WIDTHS), 4 * sum(WIDTHS.values())
+    for least, most, expected in (
+        (each * 300, each * 300, 300),
+        (each * 300, 2**40, (2**20 - 5000 * row) // each),
+        (each * 700, 2**40, 700),
+        (0, 0, 256),
+    ):
+        monkeypatch.setitem(memory.BLOCK_BYTES, "cpu", (least, most))
+        blocks = list(found.blocks(10))
+        assert blocks[0] == slice(0, max(256, expected))
+        assert blocks[-1].stop == 5000
+        assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]
+
+
+def test_cleared_features_leave_their_memory_to_the_next_ones() -> None:
+    found, _ = kept(14)
+    before = {names[0]: rows.data_ptr() for names, rows in found.together()}
+    found.clear()
+    assert found.rows == 0
+    sites = [Site(name, "", "input", 0, "", 0, 1, True, (width,), width) for name, width in WIDTHS.items()]
+    for site, rows in zip(sites, features(9, 3).values(), strict=True):
+        found.add(site, rows)
+    found.close(torch.zeros(9), None, "later")
+    assert {names[0]: rows.data_ptr() for names, rows in found.together()} == before
+    assert all(torch.equal(rows, features(9, 3)[name]) for name, rows in found.features())
+    assert len(found.labels) == 9

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import oracle
+from layerlaw.errors import FeatureError
 from layerlaw.stats import stacking
+from layerlaw.stats import sums as sums_module
 from layerlaw.stats.around import Around, by_kin
 from layerlaw.stats.passes import Dealer, FirstPass, SecondPass
 from layerlaw.stats.stacking import Stacks
@@ -89,3 +91,67 @@ def test_sites_together_have_the_statistics_of_each_alone(monkeypatch: pytest.Mo
         if lent:
             torch.testing.assert_close(together.near_reference[name].sums, alone.near_reference[name].sums)
     assert together.near_reference.keys() == (sites.keys() if lent else set())
+
+
+def class_sums(sites: dict[str, torch.Tensor], y: torch.Tensor, groups: int, batch: int) -> FirstPass:
+    dealer = Dealer(K, groups=groups, permuted=0, seed=0, all_labels=y)
+    first = FirstPass(K, groups)
+    for number, rows in enumerate(torch.arange(len(y)).split(batch)):
+        first.begin(dealer.deal(y[rows]))
+        for name, x in sites.items():
+            first.update(name, x[rows])
+        first.end(lambda _, number=number: f"batch {number}")
+    return first
+
+
+@pytest.mark.parametrize("groups", [0, 5])
+@pytest.mark.parametrize("batch", [50, 120, 7])
+@pytest.mark.parametrize("at_once", [2**21, 1000], ids=["one page", "several pages"])
+def test_sums_of_sites_of_all_widths_side_by_side_are_those_of_each(
+    monkeypatch: pytest.MonkeyPatch, groups: int, batch: int, at_once: int
+) -> None:
+    """As on a GPU; one of the sites is in half precision, one is too large for a page, and some blocks are."""
+    sites, y = network_like()
+    sites |= {"half": sites["one"].bfloat16(), "large": sites["one"].repeat(1, 20)}
+    expected = class_sums(sites, y, groups, batch)
+    monkeypatch.setattr(sums_module, "PAGED", {"cpu"})
+    monkeypatch.setattr(sums_module, "ROWS_IN_FLOAT32", 16)
+    monkeypatch.setitem(stacking.SMALL, "cpu", 10_000)
+    monkeypatch.setitem(stacking.AT_ONCE, "cpu", at_once)
+    worked: list[int] = []
+    add_up = sums_module.PagedSums._add_up
+    monkeypatch.setattr(
+        sums_module.PagedSums, "_add_up", lambda self, *page: (worked.append(len(page[0])), add_up(self, *page))[1]
+    )
+    found = class_sums(sites, y, groups, batch)
+    assert max(worked) > 1
+    assert list(found.sums) == list(expected.sums) == list(sites)
+    for name, own in expected.sums.items():
+        mine = found.sums[name]
+        assert torch.equal(mine.counts, own.counts)
+        assert mine.dtype == own.dtype
+        tolerance = 1e-11 if own.dtype == torch.float64 else 2e-5
+        torch.testing.assert_close(mine.sums, own.sums, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(mine.spread, own.spread, rtol=1e-5, atol=0)
+    found.drop_extras()
+    assert found.sums["one"].sums.shape == (K, 9)
+
+
+def test_a_site_that_is_not_finite_is_named_among_those_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites, y = network_like()
+    sites["two"] = sites["two"].clone()
+    sites["two"][60, 3] = torch.inf
+    monkeypatch.setattr(sums_module, "PAGED", {"cpu"})
+    with pytest.raises(FeatureError, match="site 'two': expected finite features, got NaN or infinity in batch 1"):
+        class_sums(sites, y, 0, 50)
+
+
+def test_many_classes_and_permuted_labels_are_not_added_up_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites, y = network_like()
+    expected = {name: scatter.fuzziness for name, scatter in measured(sites, y).scatters().items()}
+    monkeypatch.setattr(sums_module, "PAGED", {"cpu"})
+    monkeypatch.setattr(sums_module.PagedSums, "_add_up", None)
+    for name, scatter in measured(sites, y).scatters().items():  # under permuted labels too
+        assert torch.equal(scatter.fuzziness, expected[name])
+    monkeypatch.setattr(sums_module, "MANY", K)
+    assert set(class_sums(sites, y, 0, 50).sums) == set(sites)

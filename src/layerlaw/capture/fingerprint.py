@@ -164,7 +164,7 @@ def _weighted(values: Tensor) -> Tensor:
     count = max(1, (AT_ONCE if values.device.type == "cpu" else AT_ONCE_ELSEWHERE) // max(1, d))
     wide = values.element_size() == 8
     found = []
-    for part in values.split(count):
+    for part in torch.split(values, count):
         # Of 64 bits the high ones are added to the low: 1.0 has zeros there, which a product would only push out.
         part = part ^ ((part >> 32) & LOW) if wide else part.to(torch.int64)
         found.append((part * weights if wide else part.mul_(weights)).sum(1))

@@ -19,8 +19,9 @@ from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
-# Of what is held per sample and site in float64 while a block of rows is worked through: a GPU wants few, large ones.
-BLOCK_BYTES = {"cpu": 4 * 2**20, "cuda": 2**28}
+# Of what is held per sample and site in float64 while a block of rows is worked through, at least and at most. On a CPU it
+# stays in the cache; a GPU wants few, large ones, and what the kept features leave of the memory budget is for them.
+BLOCK_BYTES = {"cpu": (4 * 2**20, 4 * 2**20), "cuda": (2**27, 2**30)}
 LARGE = 2**21  # bytes of a site in a batch from which on features are not kept side by side
 MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
@@ -208,8 +209,9 @@ class KeptFeatures:
     def blocks(self, classes: int) -> Iterator[slice]:
         """Blocks of rows small enough for the float64 work on all sites together."""
         device = next((stack.device.type for _, stack in self._stacks.values()), "cpu")
-        most = BLOCK_BYTES.get(device, BLOCK_BYTES["cuda"])
-        step = max(256, most // (32 * classes * max(1, len(self._places))))
+        least, most = BLOCK_BYTES.get(device, BLOCK_BYTES["cuda"])
+        size = max(least, min(most, self._budget - self.rows * self._row_bytes))
+        step = max(256, size // (32 * classes * max(1, len(self._places))))
         for start in range(0, self.rows, step):
             yield slice(start, min(start + step, self.rows))
 

@@ -305,7 +305,7 @@ def first_pass(prober: Prober, state: State) -> None:
             else:
                 state.begin(step.labels)
                 prober.decide(capture, step, state)
-                state.first.end(lambda _, where=step.where: where)  # type: ignore[misc]
+                state.end(step.where)
         waiting.finish()
     if empty:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")

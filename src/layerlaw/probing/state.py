@@ -88,6 +88,11 @@ class State:
         if self.sample is not None:
             self.sample.update(name, features)
 
+    def end(self, where: str) -> None:
+        """End a batch of pass 1, which is named where it is spoilt."""
+        with full_precision():
+            self.first.end(lambda _: where)
+
     def add_kept(self, labels: Tensor, rows: slice | None, where: Callable[[Hashable], str]) -> None:
         """Add the kept features of some rows (`None`: all)."""
         with full_precision():

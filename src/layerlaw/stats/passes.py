@@ -21,7 +21,7 @@ from layerlaw.stats.limits import TOO_LARGE, doubtful
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
-from layerlaw.stats.sums import Assignment, ClassSums
+from layerlaw.stats.sums import Assignment, ClassSums, PagedSums
 
 T = TypeVar("T")
 
@@ -156,18 +156,18 @@ class FirstPass:
     def __init__(self, classes: int, groups: int = 0) -> None:
         self.classes, self.groups = classes, groups
         self._order: dict[Key, None] = {}  # of the forward, whatever is worked through together
-        self._together: dict[
-            tuple[bool, tuple[Key, ...]], ClassSums
-        ] = {}  # of sites that come together, permuted or not
+        self._together: dict[tuple[bool, tuple[Key, ...]], ClassSums] = {}  # of sites at once, permuted or not
         self._sums: tuple[dict[Key, ClassSums], dict[Key, ClassSums]] = {}, {}
         self._finite: dict[tuple[Key, ...], Tensor] = {}
-        self._stacks = Stacks(self._add_up)
+        self._labels: Assignment | None = None
+        self._stacks, self._paged = Stacks(self._add_up), PagedSums(classes, groups)
 
     def begin(self, dealt: Dealt) -> None:
         """Start a batch."""
         self._finite = {}
         self._stacks.drop()
-        self._labels = Assignment.of(dealt.labels, self.classes, dealt.groups, self.groups)
+        self._paged.begin(dealt.labels, dealt.groups)
+        self._dealt, self._labels = dealt, None
         self._for: dict[tuple[int, torch.device], Assignment] = {}
         self._permuted = None if dealt.permuted is None else one_hot(dealt.permuted, self.classes, torch.float32)
 
@@ -178,7 +178,8 @@ class FirstPass:
     def update(self, key: Key, features: Tensor) -> None:
         """Add the (n, d) features of one site."""
         self._order[key] = None
-        self._stacks.add(key, features)
+        if self._permuted is not None or not self._paged.add(key, features):
+            self._stacks.add(key, features)
 
     def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
         """Add those of several sites (S, n, d)."""
@@ -189,6 +190,8 @@ class FirstPass:
         """Those of several sites (S, n, d)."""
         kind, named = (len(keys), features.device), tuple(keys)
         if kind not in self._for:
+            if self._labels is None:
+                self._labels = Assignment.of(self._dealt.labels, self.classes, self._dealt.groups, self.groups)
             self._for[kind] = self._labels.to(features.device).for_sites(len(keys))
         sums = ClassSums.assigned(features, self._for[kind])
         self._finite[named] = sums.sums.isfinite().flatten(1).all(1)
@@ -201,7 +204,7 @@ class FirstPass:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
         self._stacks.flush()
         flags = {key: flag for keys, found in self._finite.items() for key, flag in zip(keys, found, strict=True)}
-        if flags:
+        if flags := flags | self._paged.end():
             check_finite({key: flags[key] for key in self._order if key in flags}, where)
 
     @property
@@ -220,7 +223,10 @@ class FirstPass:
         for (drawn, keys), together in self._together.items():
             for i, key in enumerate(keys):
                 _add(self._sums[drawn], key, together.at(i))
-        if self._together:
+        apart = list(self._paged.take())
+        for key, sums in apart:
+            _add(self._sums[0], key, sums)
+        if self._together or apart:
             self._together = {}
             whole, drawn_ones = ({key: sums[key] for key in self._order if key in sums} for sums in self._sums)
             self._sums = whole, drawn_ones
@@ -229,7 +235,7 @@ class FirstPass:
     def drop_extras(self) -> None:
         """Forget groups and permuted labels: the features turned out not to fit the memory budget."""
         totals = {key: sums.total() if self.groups else sums for key, sums in self.sums.items()}
-        self.groups, self._sums = 0, (totals, {})
+        self.groups, self._sums, self._paged = 0, (totals, {}), PagedSums(self.classes, 0)
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call: in the same order on all of them, whichever site came first."""

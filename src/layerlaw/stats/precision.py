@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,12 +52,13 @@ def _without_tf32() -> Iterator[None]:
 _exact_products = Counted(_without_tf32)
 
 
-def _switches() -> list[tuple[Any, str]]:
+@cache
+def _switches() -> tuple[tuple[Any, str], ...]:
     """Where torch keeps the precision of float32 products: per backend, or (before 2.9) one switch for CUDA."""
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         backends: Any = torch.backends
-        return [(backends.cuda.matmul, "fp32_precision"), (backends.mkldnn.matmul, "fp32_precision")]
-    return [(torch.backends.cuda.matmul, "allow_tf32")]
+        return (backends.cuda.matmul, "fp32_precision"), (backends.mkldnn.matmul, "fp32_precision")
+    return ((torch.backends.cuda.matmul, "allow_tf32"),)
 
 
 def _products_are_exact() -> bool:
@@ -144,6 +146,8 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
     *batch, K, d = table.shape
     if torch.Size(batch).numel() == 1 and index.dim() == 1:
         return table.reshape(K, d).index_select(0, index).reshape(*batch, -1, d)
+    if index.dim() == 1 and table.device.type == "cuda":  # one call
+        return table.index_select(-2, index)
     # One flat index is an order of magnitude faster than a gather over expanded rows.
     start = K * torch.arange(torch.Size(batch).numel(), device=index.device).reshape(*batch, 1)
     flat = (index + start).expand(*batch, index.shape[-1])

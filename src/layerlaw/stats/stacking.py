@@ -56,3 +56,36 @@ class Stacks:
     def _flush(self, kind: Kind) -> None:
         together = self._waiting.pop(kind)
         self._work(list(together), torch.stack(list(together.values())))
+
+
+class Pages:
+    """Gathers the features of a batch in the same way, but those of all widths side by side; `work` gets (n, D) of several.
+
+    With their keys come their widths. Only small ones are to be added.
+    """
+
+    def __init__(self, work: Callable[[list[Key], list[int], Tensor], None]) -> None:
+        self._work = work
+        self._waiting: dict[tuple[torch.dtype, torch.device], dict[Key, Tensor]] = {}
+        self._bytes: dict[tuple[torch.dtype, torch.device], int] = {}
+
+    def add(self, key: Key, features: Tensor) -> None:
+        """The features (n, d) of one site."""
+        kind = features.dtype, features.device
+        self._waiting.setdefault(kind, {})[key] = features.clone()
+        self._bytes[kind] = self._bytes.get(kind, 0) + features.nbytes
+        if self._bytes[kind] >= AT_ONCE[features.device.type]:
+            self._flush(kind)
+
+    def flush(self) -> None:
+        """At the end of a batch: work through those that wait."""
+        for kind in list(self._waiting):
+            self._flush(kind)
+
+    def drop(self) -> None:
+        """Forget those that wait: their batch was not finished."""
+        self._waiting, self._bytes = {}, {}
+
+    def _flush(self, kind: tuple[torch.dtype, torch.device]) -> None:
+        page, self._bytes[kind] = self._waiting.pop(kind), 0
+        self._work(list(page), [features.shape[1] for features in page.values()], torch.cat(list(page.values()), 1))

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
+from layerlaw.stats.stacking import SMALL, Key, Pages
 
 ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
+PAGED = {"cuda"}  # devices on which the features of sites of all widths are added up together
 MANY = 64  # classes (and groups): sums into so many cells are runs of sorted rows, not products with indicator rows
 
 
@@ -184,6 +186,84 @@ class ClassSums:
         all_ = self.total()
         counts, sums = all_.counts.unsqueeze(-2) - self.counts, all_.sums.unsqueeze(-3) - self.sums
         return ClassSums(counts, sums, all_.spread.unsqueeze(-1) - self.spread, self.dtype)
+
+
+class PagedSums:
+    """Class sums of all sites of a batch at once, whatever their widths, so that a GPU gets few calls.
+
+    The same arithmetic as `ClassSums.assigned`, for few classes, on pages (n, D) of features side by side. In here `spread`
+    is that of every column.
+    """
+
+    def __init__(self, classes: int, groups: int) -> None:
+        self.classes, self.groups = classes, groups
+        self._pages = Pages(self._add_up)
+        self._sums: dict[tuple[Key, ...], tuple[list[int], ClassSums]] = {}
+        self._finite: list[tuple[list[Key], list[int], Tensor]] = []  # of this batch, column by column
+
+    def begin(self, labels: Tensor, split: Tensor | None) -> None:
+        """Start a batch: labels (n,), and the groups (n,) that the sums are split into."""
+        self._pages.drop()
+        self._labels, self._split, self._finite = labels, split, []
+        self._made: dict[tuple[torch.dtype, torch.device], tuple[Tensor, ...]] = {}
+
+    def add(self, key: Key, features: Tensor) -> bool:
+        """The features (n, d) of one site; whether they are taken."""
+        device = features.device.type
+        if device not in PAGED or features.nbytes > SMALL[device] or max(1, self.groups) * self.classes >= MANY:
+            return False
+        self._pages.add(key, features)
+        return True
+
+    def end(self) -> dict[Key, Tensor]:
+        """End a batch: whether the sums of each site are finite, where some are not."""
+        self._pages.flush()
+        whole = [flags.all() for _, _, flags in self._finite]
+        if not whole or all(torch.stack([flag.to(whole[0].device) for flag in whole]).tolist()):
+            return {}
+        parts = ((keys, torch.split(flags, widths)) for keys, widths, flags in self._finite)
+        return {key: flags.all() for keys, some in parts for key, flags in zip(keys, some, strict=True)}
+
+    def take(self) -> Iterator[tuple[Key, ClassSums]]:
+        """The sums of each site, which are forgotten here."""
+        pages, self._sums = self._sums, {}
+        for keys, (widths, page) in pages.items():
+            parts = (torch.split(whole, widths, -1) for whole in (page.sums, page.spread))
+            for key, sums, spread in zip(keys, *parts, strict=True):
+                yield key, ClassSums(page.counts.clone(), sums.contiguous(), spread.sum(-1), page.dtype)
+
+    def _add_up(self, keys: list[Key], widths: list[int], page: Tensor) -> None:
+        rows = at_least_float32(page)
+        labels, first, hot, counts, grouped = self._ready(rows.dtype, rows.device)
+        reference = rows.index_select(0, first)  # (K, D)
+        near = rows - reference.index_select(0, labels)
+        blocks = [slice(at, at + ROWS_IN_FLOAT32) for at in range(0, len(near), ROWS_IN_FLOAT32)]
+        cells = sum(
+            (double(hot[:, part] @ near[part]) for part in blocks[1:]), double(hot[:, blocks[0]] @ near[blocks[0]])
+        )
+        sums = cells.view(*counts.shape, -1).addcmul_(counts.unsqueeze(-1), double(reference))
+        self._finite.append((keys, widths, sums.isfinite().flatten(0, -2).all(0)))
+        squares = near.square_()
+        spread = double(grouped @ squares) if self.groups else squares.sum(0, dtype=torch.float64)
+        found = ClassSums(counts.clone(), sums, spread, page.dtype)
+        if tuple(keys) in self._sums:
+            self._sums[tuple(keys)][1].add(found)
+        else:
+            self._sums[tuple(keys)] = widths, found
+
+    def _ready(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+        """Labels, a row of each class (K,), indicators of the cells (C, n), counts (K,) or (g, K), indicators of groups."""
+        if (dtype, device) not in self._made:
+            K, g, labels = self.classes, self.groups, self._labels.to(device)
+            own = one_hot(labels, K, torch.uint8)
+            first, hot, grouped = own.argmax(-1), own.to(dtype), own
+            if g:
+                assert self._split is not None
+                split = self._split.to(device)
+                hot, grouped = one_hot(split * K + labels, g * K, dtype), one_hot(split, g, dtype)
+            counts = hot.sum(-1, dtype=torch.float64).view(*((g, K) if g else (K,)))
+            self._made[dtype, device] = labels, first, hot, counts, grouped
+        return self._made[dtype, device]
 
 
 def _add_up(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Tensor]:
