@@ -68,6 +68,17 @@ def test_running_statistics_that_are_not_used_need_no_word(folder: Path) -> None
     assert [one["notes"] for one in told(folder, "buffers of batches")] == [[], []]
 
 
+@pytest.mark.parametrize("way", ["kept", "in slices"])
+def test_a_layer_that_is_the_same_for_all_samples_has_no_nearest_center(folder: Path, way: str) -> None:
+    for rank in range(2):
+        record = ll.Record.load(folder / f"dead, {way} {rank}.json")
+        assert any("in slices" in note for note in record.notes) == (way == "in slices")
+        for site in record.sites:
+            assert site.values["rank"] == 0
+            assert site.values["ncc_accuracy"] == pytest.approx(1 / 3)
+            assert site.values["test_ncc_accuracy"] == pytest.approx(1 / 3)
+
+
 def test_another_weight_is_an_error_that_names_it(folder: Path) -> None:
     for one in told(folder, "weights"):
         assert one["error"] == "PassError"

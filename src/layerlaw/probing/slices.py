@@ -244,6 +244,7 @@ class SlicedProbe:
         if self.reference is not None:
             borrowed.append(self._add_up_reference(parts))
         for site, part in parts.items():
+            part.meet()
             own = [part.table] if len(borrowed) == 1 else [part.table[:-1], part.table[-1:]]
             for tables, lent in zip(own, borrowed, strict=True):
                 with adding_nothing(lent):
