@@ -198,6 +198,14 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt(
         "the same, mixed", network(), [(INPUTS[order[i : i + 10]], LABELS[order[i : i + 10]]) for i in range(0, N, 10)]
     )
+    cut = slice(0, 40) if rank == 0 else slice(30, N)
+    attempt("overlapping", network(), (INPUTS[cut], LABELS[cut]))
+    attempt("overlapping test data", network(), shares(rank, 2), test=(INPUTS[cut], LABELS[cut]))
+    few = torch.randint(0, 20, (N,), generator=torch.Generator().manual_seed(3))
+    attempt("equal samples", network(), (INPUTS[few][rank::2], LABELS[few][rank::2]))
+    twice = TensorDataset(INPUTS.repeat_interleave(2, 0), LABELS.repeat_interleave(2))
+    attempt("every sample twice", network(), DataLoader(twice, batch_size=8, sampler=UnpaddedSampler(twice)))
+    attempt("dealt", network(), dealt((INPUTS, LABELS)))
     attempt("the same test data", network(), shares(rank, 2), test=(INPUTS, LABELS))
 
     loader = DataLoader(DATASET)

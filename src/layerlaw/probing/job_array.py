@@ -193,7 +193,7 @@ class _Shard:
                 self.folder.compare(self.identity, self.folder.read(stage, shard)[1]["identity"], shard)
                 break
         facts = {"batch_size": data.batch_size, "order": data.order, "why_not": state.why_not}
-        self.facts["splits"][state.label] = facts | {"groups": [], "fingerprint": [], "layout": [], "decided": False}
+        self.facts["splits"][state.label] = facts | {"groups": [], "fingerprint": {}, "layout": [], "decided": False}
 
     def _mark(self, data: Batches) -> Facts:
         """What tells one data set from another, without going through all of it where that takes long."""
@@ -316,7 +316,7 @@ class _Shard:
         if dealer.dealt:
             with full_precision(), through(self._saving(part)):
                 state.first.all_reduce()
-        here["fingerprint"] = [[stream.rows, stream.number] for stream in state.fingerprint.streams]
+        here["fingerprint"] = state.fingerprint.saved()
         here["unused"] = state.data.unused
         self._keep_labels(state.label, dealer.dealt)
         if state.sample is not None:
@@ -333,7 +333,7 @@ class _Shard:
         there = mine["splits"][state.label]
         state.first = shard_files.shaped_first(prober, there, len(here["groups"]) - 1)
         state.fingerprint = Fingerprint()
-        state.fingerprint.follow([(rows, number) for rows, number in there["fingerprint"]])
+        state.fingerprint.follow(there["fingerprint"])
         load = shard_files.loading(self.folder, "sums", part, [facts for _, facts in self.earlier])
         self.facts["parts"][part] = None
         second: SecondPass | SecondRegression

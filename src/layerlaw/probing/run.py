@@ -111,6 +111,7 @@ class Split:
     r_squared: float | None = None
     targets: FirstRegression | None = None  # what pass 1 knows of targets
     fingerprint: str = ""
+    samples: str = ""  # the fingerprint whatever their order
     one_forward: bool = False
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
@@ -235,7 +236,7 @@ class Prober:
             look_at_others()
             batch = batch.to(self.device)
             if fingerprint is not None:
-                fingerprint.update(batch.labels, *batch.tensors())
+                fingerprint.update(batch.labels, *batch.tensors(), places=data.places)
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
                 _check_normalized_alone(batch.labels, where)
@@ -304,7 +305,7 @@ def first_pass(prober: Prober, state: State) -> None:
                 state.first.end(lambda _, where=step.where: where)  # type: ignore[misc]
     if empty:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
-    check_dealt(state.fingerprint, state.label)
+    check_dealt(state.fingerprint, state.data, state.label)
     if kept.whole:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
@@ -377,7 +378,8 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
             all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
     state.fingerprint.all_reduce()
-    split.fingerprint, split.no_extras_why = state.fingerprint.text(), state.why_not
+    split.fingerprint, split.samples = state.fingerprint.text(), state.fingerprint.samples_text()
+    split.no_extras_why = state.why_not
     split.one_forward = state.kept.whole
     state.kept.drop()
 

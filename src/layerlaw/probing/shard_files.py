@@ -39,7 +39,7 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 
-FORMAT, VERSION = "layerlaw shard", 1
+FORMAT, VERSION = "layerlaw shard", 2
 STAGES: tuple[str, ...] = ("labels", "sums", "scatters")
 NAME = re.compile(r"(labels|sums|scatters)-(\d+)-of-(\d+)\.safetensors")
 MOST_SHARDS, SHOWN = 100_000, 8
@@ -366,7 +366,7 @@ def _merged(
     decided = any(facts["splits"][label]["decided"] for _, facts in scatters)
     fingerprint = Fingerprint()
     for _, facts in sums:
-        fingerprint.follow([(rows, number) for rows, number in facts["splits"][label]["fingerprint"]])
+        fingerprint.follow(facts["splits"][label]["fingerprint"])
     for group, names in enumerate(here["groups"]):
         sites, part = [site for site in prober.plan.sites if site.name in names], f"{label}-{group}"
         first, nobody, linear = shaped_first(prober, here, group), no_samples(prober, here), frozenset(here["linear"])
