@@ -130,7 +130,9 @@ def test_a_worker_that_is_killed_is_replaced_and_the_job_goes_on(nodes: Any, oft
     def kill() -> None:
         killed.append(next(process for process, _ in trace(tmp_path)))
         os.kill(killed[0], signal.SIGKILL)
+        (tmp_path / "slow").unlink()
 
+    (tmp_path / "slow").touch()
     runs = quiet(traced(tmp_path)[:1], engine="ray", folder=folder, progress=once(copied(folder, 1), kill))
     assert alike(runs, plain)
     trained = Counter({process: epochs for (process, _), epochs in trace(tmp_path).items()})
@@ -157,13 +159,14 @@ def test_workers_that_always_die_are_reported_and_nothing_is_lost(
     monkeypatch.setattr(engines, "TRIES", 2)
     words = r"failed: 2 workers of the cluster were lost one after the other while training 1 × .* members=1 .*sweep"
     die = once(copied(folder, 1), (tmp_path / "die").touch)
+    (tmp_path / "slow").touch()
     with pytest.raises(LayerlawError, match=words):
         quiet(traced(tmp_path)[:1], engine="ray", folder=folder, progress=die)
     (saved,) = (Checkpoint.from_file(file)[0] for file in folder.glob("*.pt"))
     assert 0 < saved.epoch < EPOCHS
     assert not saved.done
-    (tmp_path / "die").unlink()
-    (tmp_path / "trace").unlink()
+    for name in ("die", "slow", "trace"):
+        (tmp_path / name).unlink()
     assert alike(quiet(traced(tmp_path)[:1], workers=1, folder=folder), plain)
     assert trace(tmp_path).total() == EPOCHS - saved.epoch
 

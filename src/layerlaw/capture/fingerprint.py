@@ -89,13 +89,15 @@ class Fingerprint:
         """Add a batch: the labels, whose length is the number of samples, then what the network is called with."""
         self.streams += [Stream() for _ in tensors[len(self.streams) :]]
         self.places, n = places, len(tensors[0])
-        together = torch.zeros(n, dtype=torch.int64, device=tensors[0].device)
+        together: Tensor | None = None
         for stream, values in zip(self.streams, tensors, strict=False):
             per_sample = values.dim() > 0 and len(values) == n
             shape = (n, prod(values.shape[1:])) if per_sample else (1, values.numel())
             numbers = row_numbers(values.detach().reshape(shape))
             stream.add(numbers, places if per_sample else None)
-            together = _scrambled(together * _signed(NEXT) + numbers.to(together.device))
+            together = numbers if together is None else numbers.to(together.device) + together * _signed(NEXT)
+        assert together is not None
+        together = _scrambled(together)
         self.samples = _sum(self.samples, together.sum())
         if world_size() > 1:
             self._seen.append(together)

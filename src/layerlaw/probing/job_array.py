@@ -202,7 +202,8 @@ class _Shard:
         if isinstance(data.source, Pair):
             batch = data.source.whole
         mark.update(batch.labels, *batch.tensors())
-        found: Facts = {"batches": data.length, "samples": data.samples, "order": data.order, "content": mark.text()}
+        found: Facts = {"batch_size": data.batch_size, "batches": data.length, "samples": data.samples}
+        found |= {"order": data.order, "content": mark.text()}
         if (places := places_in(data.source)) is not None:
             if places != places_in(data.source):
                 cure = "Pass shuffle=False: shards in other jobs must find the samples in the same order"
@@ -238,10 +239,10 @@ class _Shard:
                 return
             mine = folder.read(stage, self.shard)[1]
             folder.compare(self.identity, mine["identity"], self.shard)
-            gone = any(
-                seal and not folder.file(stage, self.shard, part).exists() for part, seal in mine["parts"].items()
-            )
-            if gone or (stage == "scatters" and mine["around"] != seal_of(self.earlier)):  # sums were measured anew
+            whole = folder.whole(stage, self.shard, mine["parts"])
+            if not whole or (
+                stage == "scatters" and mine["around"] != seal_of(self.earlier)
+            ):  # sums were measured anew
                 self.stage = stage
                 return
         raise _Left(self._done(len(self.stages), False, folder.missing("scatters")))

@@ -170,15 +170,17 @@ class Prober:
         split = Split(untrusted={} if forgive else None)
         groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         split.no_linear_why = why_not
-        allowed = self.slices and isinstance(self.classes, Classes) and taken_over.get() is None
+        shards = taken_over.get() is not None
+        allowed = self.slices and isinstance(self.classes, Classes) and not shards
         wide = wide_sites(sites, K, views_of(fitting.jackknife, fitting.permuted), memory) if allowed else []
-        wide = (
-            wide if reference is None else [site for site in sites if site in reference.lent]
-        )  # whose centers are sliced
+        if reference is not None:  # whose centers are sliced
+            wide = [site for site in sites if site in reference.lent]
         if cut := [site.name for site in wide if site.name in linear]:
             linear -= set(cut)
             why_not.setdefault(NO_LINEAR, []).extend(cut)
-        for group in fitting.groups([site for site in sites if site not in wide], K, memory):
+        what = "targets" if isinstance(self.classes, Targets) else f"classes{' in shards' * shards}"
+        whole = [site for site in sites if site not in wide]
+        for group in fitting.groups(whole, K, memory, reduce=options.reduce, of=what):
             if not group:
                 continue
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
