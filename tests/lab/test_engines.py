@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -254,6 +255,25 @@ def test_an_address_at_which_nobody_answers_is_told_at_once(monkeypatch: pytest.
     for word in ("auto", "local", "anyscale://mine"):
         monkeypatch.setenv("RAY_ADDRESS", word)
         assert engines._address() == word
+
+
+@pytest.mark.parametrize("mode", [None, "token"])
+def test_a_cluster_that_wants_a_token_is_told_with_what_to_set(
+    mode: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster at 127.0.0.1:6379")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init, exceptions=SimpleNamespace(RayError=LookupError))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(engines, "_address", lambda: "127.0.0.1:6379")
+    if mode is None:
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    else:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with pytest.raises(LayerlawError, match=r"expected a cluster that can be used at 127\.0\.0\.1:6379") as error:
+        quiet([BASE], engine="ray")
+    assert ("want RAY_AUTH_MODE=token, and their token, on every machine." in str(error.value)) == (mode is None)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
