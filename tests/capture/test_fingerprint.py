@@ -179,6 +179,39 @@ def test_ranks_at_known_places_add_up_to_one_process(n: int, monkeypatch: pytest
     assert reduced(monkeypatch, shared(*padded, places=[(r, n) for r in range(n)])).text() != of((Y, X)) or n > len(Y)
 
 
+def test_it_goes_on_behind_what_another_process_saved() -> None:
+    first, rest = Fingerprint(), Fingerprint()
+    first.update(Y[:5], X[:5])
+    rest.follow(first.saved())
+    rest.update(Y[5:], X[5:])
+    assert rest.text() == of((Y, X))
+    assert rest.samples_text() == in_any_order((Y, X))
+
+
+@pytest.mark.parametrize(("overlap", "most"), [(0, 2**20), (500, 2**20), (500, 256), (0, 256)])
+def test_samples_on_two_ranks_are_counted_of_very_many_about(
+    overlap: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_COMPARED", most)
+    monkeypatch.setattr(module, "world_size", lambda: 2)
+    x, ranks = torch.randn(4000, 3, generator=torch.Generator().manual_seed(2)), [Fingerprint(), Fingerprint()]
+    for one, rows in zip(ranks, (x[:2000], x[2000 - overlap : 4000]), strict=True):
+        for part in rows.split(300):
+            one.update(torch.zeros(len(part), dtype=torch.int64), part)
+    numbers: list[Any] = []
+
+    def gathered(mine: Any) -> list[Any]:
+        if isinstance(mine, int):
+            return [one._thinned for one in ranks]
+        numbers.append(mine)
+        return numbers[:2]
+
+    monkeypatch.setattr(module, "gathered", gathered)
+    found = [one.on_several_ranks() for one in (*ranks, ranks[0])][-1]
+    assert (ranks[0]._thinned > 0) == (most == 256)
+    assert found == overlap if most > 256 else 0.6 * overlap <= found <= 1.4 * overlap
+
+
 def in_any_order(*batches: Sequence[Tensor]) -> str:
     found = Fingerprint()
     for batch in batches:

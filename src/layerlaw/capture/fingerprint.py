@@ -202,7 +202,7 @@ def _thinned(numbers: Tensor, times: int) -> Tensor:
 
 def _sum(total: int | Tensor, more: Tensor) -> Tensor:
     """On the device of the first."""
-    return more + total if isinstance(total, int) else more.to(total.device) + total
+    return more + _signed(total) if isinstance(total, int) else more.to(total.device) + total
 
 
 def _at_places(numbers: Tensor, first: int, step: int) -> Tensor:
