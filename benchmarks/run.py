@@ -1,4 +1,4 @@
-"""Measure the costs and write docs/benchmarks.md: `make bench`.
+"""Measure the costs and write the first table of docs/benchmarks.md, between two markers: `make bench`.
 
 One thread. Times are medians of interleaved runs and appear only as ratios within one run; memory is the peak resident
 set of a process of its own.
@@ -20,9 +20,11 @@ import torch
 from networks import ResNet20, separated
 
 import layerlaw as ll
+from layerlaw.files import write_whole
 from layerlaw.lab import FeedForward
 
-ROOT = Path(__file__).resolve().parents[1]
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- make bench begins -->", "<!-- make bench ends -->"
 
 
 def interleaved(*jobs: Callable[[], object], rounds: int) -> list[float]:
@@ -196,6 +198,15 @@ def job(name: str) -> None:
     print(json.dumps({"peak_mib": int(peak[1]) / 1024}))
 
 
+def with_table(page: str, table: str) -> str:
+    """The page with another table between the markers; all that was written by hand stays."""
+    before, begun, rest = page.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not begun or not ended or BEGIN in after or END in before + after:
+        raise SystemExit(f"{PAGE}: expected '{BEGIN}' and behind it '{END}', each once: put them around the table.")
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--job", help="one memory job, in this process")
@@ -204,23 +215,18 @@ def main() -> None:
     if arguments.job:
         job(arguments.job)
         return
+    with_table(PAGE.read_text(encoding="utf-8"), "")  # before minutes of work
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rows = separation(arguments.rounds) + probes(arguments.rounds) + regressions(arguments.rounds) + memory()
     lines = [
-        "# Benchmarks",
-        "",
-        "Written by `make bench`. One thread; times only as ratios of interleaved medians in one run, memory as the peak",
-        "resident set of a process of its own.",
-        "",
         f"{datetime.date.today()} · Python {platform.python_version()} · torch {torch.__version__} · {platform.machine()}",
         "",
         "| what | measured | wanted |",
         "|---|---:|---:|",
         *(f"| {what} | {value} | {wanted} |" for what, value, wanted in rows),
-        "",
     ]
-    (ROOT / "docs" / "benchmarks.md").write_text("\n".join(lines), encoding="utf-8")
+    write_whole(PAGE, with_table(PAGE.read_text(encoding="utf-8"), "\n".join(lines)))
     print("\n".join(lines))
 
 

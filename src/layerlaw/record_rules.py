@@ -106,7 +106,7 @@ SETTINGS = fields({}, {
 })  # fmt: skip
 PROVENANCE = fields({}, {
     "parameters_sha256": nothing_or(NOTE), "data_sha256": nothing_or(NOTE),
-    "data_fingerprint": nothing_or(NOTE), "model": nothing_or(NOTE),
+    "data_fingerprint": nothing_or(NOTE), "data_samples": nothing_or(NOTE), "model": nothing_or(NOTE),
     "text": nothing_or(fields({}, {"name": nothing_or(NOTE), "sha256": nothing_or(NOTE)})),
     "recipe": nothing_or(named(anything)),
 })  # fmt: skip

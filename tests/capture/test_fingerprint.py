@@ -1,5 +1,6 @@
 """The fingerprint of data: what it sees, and what it does not depend on."""
 
+import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -139,32 +140,101 @@ def test_labels_and_inputs_are_told_apart_and_shared_tensors_count_once_a_batch(
     assert of((a[:0], X[:0])) == of((a[:0], X[:0]))
 
 
+def reduced(monkeypatch: pytest.MonkeyPatch, ranks: Sequence[Fingerprint]) -> Fingerprint:
+    """What all ranks together have."""
+    said: list[Any] = []
+    monkeypatch.setattr(module, "world_size", lambda: len(ranks))
+    for one in ranks:
+        monkeypatch.setattr(module, "gathered", lambda mine: [said.append(mine) or mine])
+        copy.deepcopy(one).all_reduce()
+    monkeypatch.setattr(module, "gathered", lambda _: list(said))
+    ranks[0].all_reduce()
+    return ranks[0]
+
+
+def shared(*parts: Any, places: Sequence[tuple[int, int] | None] = ()) -> list[Fingerprint]:
+    """Those of ranks that have these rows."""
+    found = [Fingerprint() for _ in parts]
+    for i, (one, rows) in enumerate(zip(found, parts, strict=True)):
+        for batch in torch.arange(len(Y))[rows].split(2):
+            one.update(Y[batch], X[batch], places=places[i] if places else None)
+    return found
+
+
 @pytest.mark.parametrize("cuts", [(4, 8), (0, 5), (12, 12)])
 def test_merged_over_ranks_is_one_after_the_other(cuts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     first, last = cuts
-    shards = [Fingerprint() for _ in range(3)]
-    for shard, part in zip(shards, (slice(first), slice(first, last), slice(last, None)), strict=True):
-        if len(Y[part]):
-            shard.update(Y[part], X[part])
-    asked: list[list[Tensor]] = []
+    found = reduced(monkeypatch, shared(slice(first), slice(first, last), slice(last, None)))
+    assert found.text() == of((Y, X))
 
-    def all_reduce(tensors: list[Any]) -> None:
-        """What every rank would add, in the order in which they ask."""
-        asked.append(tensors)
-        (mine,) = tensors
-        others = given[len(asked) - 1]
-        mine += sum(others)
 
-    monkeypatch.setattr(module, "world_size", lambda: 3)
-    monkeypatch.setattr(module, "rank", lambda: 0)
-    given: list[list[Tensor]] = [[torch.zeros(3, dtype=torch.float64)], [torch.zeros(3, 2, 3, dtype=torch.float64)]]
-    for i in (1, 2):
-        given[0][0][i] = len(shards[i].streams)
-        for at, stream in enumerate(shards[i].streams):
-            given[1][0][i, at] = torch.tensor([stream.rows, stream.number >> 32, stream.number % 2**32]).double()
-    monkeypatch.setattr(module, "all_reduce", all_reduce)
-    shards[0].all_reduce()
-    assert shards[0].text() == of((Y, X))
+@pytest.mark.parametrize("n", [2, 3, 5, 20])
+def test_ranks_at_known_places_add_up_to_one_process(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = [slice(r, None, n) for r in range(n)]
+    found = reduced(monkeypatch, shared(*shares, places=[(r, n) for r in range(n)]))
+    assert found.text() == of((Y, X))
+    unknown = reduced(monkeypatch, shared(*shares))
+    assert (unknown.text() == of((Y, X))) == (n >= len(Y))
+    padded = [*shares[:-1], slice(n - 1, None, 1)]  # not what the places say
+    assert reduced(monkeypatch, shared(*padded, places=[(r, n) for r in range(n)])).text() != of((Y, X)) or n > len(Y)
+
+
+def test_it_goes_on_behind_what_another_process_saved() -> None:
+    first, rest = Fingerprint(), Fingerprint()
+    first.update(Y[:5], X[:5])
+    rest.follow(first.saved())
+    rest.update(Y[5:], X[5:])
+    assert rest.text() == of((Y, X))
+    assert rest.samples_text() == in_any_order((Y, X))
+
+
+@pytest.mark.parametrize(("overlap", "most"), [(0, 2**20), (500, 2**20), (500, 256), (0, 256)])
+def test_samples_on_two_ranks_are_counted_of_very_many_about(
+    overlap: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_COMPARED", most)
+    monkeypatch.setattr(module, "world_size", lambda: 2)
+    x, ranks = torch.randn(4000, 3, generator=torch.Generator().manual_seed(2)), [Fingerprint(), Fingerprint()]
+    for one, rows in zip(ranks, (x[:2000], x[2000 - overlap : 4000]), strict=True):
+        for part in rows.split(300):
+            one.update(torch.zeros(len(part), dtype=torch.int64), part)
+    numbers: list[Any] = []
+
+    def gathered(mine: Any) -> list[Any]:
+        if isinstance(mine, int):
+            return [one._thinned for one in ranks]
+        numbers.append(mine)
+        return numbers[:2]
+
+    monkeypatch.setattr(module, "gathered", gathered)
+    found = [one.on_several_ranks() for one in (*ranks, ranks[0])][-1]
+    assert (ranks[0]._thinned > 0) == (most == 256)
+    assert found == overlap if most > 256 else 0.6 * overlap <= found <= 1.4 * overlap
+
+
+def in_any_order(*batches: Sequence[Tensor]) -> str:
+    found = Fingerprint()
+    for batch in batches:
+        found.update(*batch)
+    return found.samples_text()
+
+
+def test_one_without_an_order_sees_samples_and_not_their_order() -> None:
+    whole, order = in_any_order((Y, X)), torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    assert whole.startswith("set64:")
+    assert in_any_order((Y[order], X[order])) == whole
+    assert in_any_order(*zip(Y[order].split(5), X[order].split(5), strict=True)) == whole
+    other = X.clone()
+    other[3, 0, 0, 0] += 1e-6
+    assert len({whole, in_any_order((Y, other)), in_any_order((Y[order], X)), in_any_order((Y[:11], X[:11]))}) == 4
+    mask = torch.ones(4, 4)  # of what has no row per sample nothing is told apart but whole batches
+    assert in_any_order((Y, X, mask)) != in_any_order((Y, X, mask.tril()))
+
+
+def test_ranks_have_the_samples_of_one_process_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reduced(monkeypatch, shared(slice(0, None, 2), slice(1, None, 2)))
+    assert found.samples_text() == in_any_order((Y, X))
+    assert found.text() != of((Y, X))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

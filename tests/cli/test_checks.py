@@ -47,6 +47,22 @@ def test_a_baseline_of_other_data_is_told_and_one_of_the_same_is_not(folder: Pat
     assert found["notes"] == [{"record": "one.json", "data": "were measured on different data"}]
 
 
+def test_the_same_samples_in_another_order_are_the_same_data(folder: Path) -> None:
+    """As other numbers of processes deal them."""
+    for name, samples in (("ordered", "set64:a"), ("dealt", "set64:a"), ("others", "set64:b")):
+        record = Record.load(folder / "good.json")
+        record.provenance |= {"data_fingerprint": f"sums64:{name}", "data_samples": samples}
+        record.save(folder / f"{name}.json")
+    assert "note" not in layerlaw("check", "ordered.json", "--against", "dealt.json", cwd=folder).stdout
+    told = layerlaw("check", "ordered.json", "--against", "others.json", cwd=folder).stdout
+    assert "were measured on different data" in told
+    record = Record.load(folder / "dealt.json")  # as from before that was written down
+    del record.provenance["data_samples"]
+    record.save(folder / "old.json")
+    told = layerlaw("check", "ordered.json", "--against", "old.json", cwd=folder).stdout
+    assert "were measured on different data" in told
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -78,10 +78,11 @@ def test_every_command_says_what_to_do_next(called: Callable[..., str]) -> None:
     assert command.format(2) in first
     assert command.format(1) not in first
     early = called("merge", "my folder", code=1)
-    assert "shards 2 of 2 have not done round 1 of 2" in early
+    assert "shard 2 of 2 has not done round 1 of 2" in early
     assert command.format(2) in early
     assert "next: the same commands once more, of all shards (round 2)" in shard(2)
     early = called("merge", "my folder", code=1)
+    assert "shards 1, 2 of 2 have not done round 2 of 2" in early
     assert "run round 2:" in early
     assert all(command.format(i) in early for i in (1, 2))
     shard(1)
@@ -97,9 +98,14 @@ def test_every_command_says_what_to_do_next(called: Callable[..., str]) -> None:
     [
         (["--shard", "1/2"], "--shard, --state: expected both of them"),
         (["--state", "array"], "--shard, --state: expected both of them"),
-        (["--shard", "3/2", "--state", "array"], "--shard: expected (i, n), the i-th of n shards"),
-        (["--shard", "0/2", "--state", "array"], "--shard: expected (i, n), the i-th of n shards"),
-        (["--shard", "one", "--state", "array"], "--shard: expected i/n, the i-th of n shards with i from 1 to n"),
+        *(
+            (["--shard", given, "--state", "array"], "--shard: expected i/n, the i-th of n shards with i from 1 to n")
+            for given in ("3/2", "0/2", "1/0", "one", "1/2/3", "1/", "/", "-1/2", "1/1000000")
+        ),
+        (
+            ["--shard", "1/2", "--state", "array", "--memory-gib", "1e-7"],
+            "--memory-gib 2e-06 measures it; or use fewer",
+        ),
         (["--shard", "1/2", "--state", "net.py"], "expected a folder that can be made or used"),
         (
             ["--shard", "1/2", "--state", "array", "--out", "r.json"],

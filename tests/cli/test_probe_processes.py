@@ -58,6 +58,9 @@ def test_two_processes_measure_what_one_measures(folder: Path) -> None:
         left, right = (np.array(record.column(column), dtype=float) for record in (one, two))
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-9, err_msg=column)
     assert one.settings == two.settings
+    for name in ("data_fingerprint", "data_samples", "test_fingerprint", "test_samples"):
+        assert one.provenance[name] == two.provenance[name] is not None
+    assert "data" not in layerlaw("check", "two.json", "--against", "one.json", cwd=folder).stdout
 
 
 def test_a_loader_of_the_users_own_that_does_not_deal_is_an_error_of_one_line(folder: Path) -> None:

@@ -372,6 +372,21 @@ def test_a_finished_monitor_leaves_page_and_movie_in_its_folder(tmp_path: Path) 
     assert 'id="movie"' in (tmp_path / "movie.html").read_text(encoding="utf-8")
 
 
+def test_a_call_after_the_end_is_measured_and_told_to_be_on_no_page(tmp_path: Path) -> None:
+    monitor = ll.Monitor(network(), PAIR, folder=tmp_path)
+    for epoch in (0, 1):
+        monitor(epoch)
+    monitor.finish()
+    before = (tmp_path / "layerlaw.html").read_text(encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"epoch 2 is measured after finish\(\), .* call finish\(\) again at the end"):
+        assert monitor(2) is not None
+    assert (tmp_path / "layerlaw.html").read_text(encoding="utf-8") == before
+    assert monitor(3) is not None  # told once
+    monitor.finish()
+    assert "epoch 3" in (tmp_path / "layerlaw.html").read_text(encoding="utf-8")
+    assert "epoch 3" not in before
+
+
 def test_a_sharded_model_is_refused() -> None:
     class Sharded(nn.Parameter):
         def full_tensor(self) -> Tensor:

@@ -19,7 +19,8 @@ from layerlaw.lab import Loss
 class TracedEntropy(Loss):
     """Cross-entropy that takes `pause` seconds per batch and notes process and node after every epoch.
 
-    It fails where the folder holds a file `fail`, and ends its own process where it holds a file `die`.
+    It fails where the folder holds a file `fail`, ends its own process where it holds a file `die`, and while it holds a
+    file `slow` takes long for all epochs but the first few, so that the test comes in between also on a busy machine.
     """
 
     kind: ClassVar[str] = "traced_entropy"
@@ -33,10 +34,10 @@ class TracedEntropy(Loss):
 class _Traced(nn.Module):
     def __init__(self, folder: Path, pause: float) -> None:
         super().__init__()
-        self._folder, self._pause = folder, pause
+        self._folder, self._pause, self._epochs = folder, pause, 0
 
     def forward(self, logits: Tensor, labels: Tensor, features: Mapping[str, Tensor]) -> Tensor:
-        time.sleep(self._pause)
+        time.sleep(10 * self._pause if self._epochs > 2 and (self._folder / "slow").exists() else self._pause)
         if (self._folder / "fail").exists():
             raise ArithmeticError("the test wants a failure")
         if (self._folder / "die").exists():
@@ -46,6 +47,7 @@ class _Traced(nn.Module):
     def end_epoch(self) -> None:
         import ray
 
+        self._epochs += 1
         node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else "here"
         with open(self._folder / "trace", "a") as file:
             file.write(f"{os.getpid()} {node}\n")

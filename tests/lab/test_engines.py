@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -130,7 +131,9 @@ def test_a_worker_that_is_killed_is_replaced_and_the_job_goes_on(nodes: Any, oft
     def kill() -> None:
         killed.append(next(process for process, _ in trace(tmp_path)))
         os.kill(killed[0], signal.SIGKILL)
+        (tmp_path / "slow").unlink()
 
+    (tmp_path / "slow").touch()
     runs = quiet(traced(tmp_path)[:1], engine="ray", folder=folder, progress=once(copied(folder, 1), kill))
     assert alike(runs, plain)
     trained = Counter({process: epochs for (process, _), epochs in trace(tmp_path).items()})
@@ -157,13 +160,14 @@ def test_workers_that_always_die_are_reported_and_nothing_is_lost(
     monkeypatch.setattr(engines, "TRIES", 2)
     words = r"failed: 2 workers of the cluster were lost one after the other while training 1 × .* members=1 .*sweep"
     die = once(copied(folder, 1), (tmp_path / "die").touch)
+    (tmp_path / "slow").touch()
     with pytest.raises(LayerlawError, match=words):
         quiet(traced(tmp_path)[:1], engine="ray", folder=folder, progress=die)
     (saved,) = (Checkpoint.from_file(file)[0] for file in folder.glob("*.pt"))
     assert 0 < saved.epoch < EPOCHS
     assert not saved.done
-    (tmp_path / "die").unlink()
-    (tmp_path / "trace").unlink()
+    for name in ("die", "slow", "trace"):
+        (tmp_path / name).unlink()
     assert alike(quiet(traced(tmp_path)[:1], workers=1, folder=folder), plain)
     assert trace(tmp_path).total() == EPOCHS - saved.epoch
 
@@ -251,6 +255,25 @@ def test_an_address_at_which_nobody_answers_is_told_at_once(monkeypatch: pytest.
     for word in ("auto", "local", "anyscale://mine"):
         monkeypatch.setenv("RAY_ADDRESS", word)
         assert engines._address() == word
+
+
+@pytest.mark.parametrize("mode", [None, "token"])
+def test_a_cluster_that_wants_a_token_is_told_with_what_to_set(
+    mode: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster at 127.0.0.1:6379")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init, exceptions=SimpleNamespace(RayError=LookupError))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(engines, "_address", lambda: "127.0.0.1:6379")
+    if mode is None:
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    else:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    with pytest.raises(LayerlawError, match=r"expected a cluster that can be used at 127\.0\.0\.1:6379") as error:
+        quiet([BASE], engine="ray")
+    assert ("want RAY_AUTH_MODE=token, and their token, on every machine." in str(error.value)) == (mode is None)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,6 +107,16 @@ def plain() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, K))
 
 
+def dead() -> nn.Module:
+    """In float64; the second layer is the same for all samples, the third up to the rounding of each batch."""
+    torch.manual_seed(1)
+    found = nn.Sequential(
+        nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 300), nn.Tanh(), nn.Linear(300, 310), nn.Linear(310, K)
+    )
+    nn.init.zeros_(found[2].weight)
+    return found.double()
+
+
 PARALLEL_SITES = ["2", "3"]  # where every rank has whole features
 
 
@@ -188,6 +198,14 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt(
         "the same, mixed", network(), [(INPUTS[order[i : i + 10]], LABELS[order[i : i + 10]]) for i in range(0, N, 10)]
     )
+    cut = slice(0, 40) if rank == 0 else slice(30, N)
+    attempt("overlapping", network(), (INPUTS[cut], LABELS[cut]))
+    attempt("overlapping test data", network(), shares(rank, 2), test=(INPUTS[cut], LABELS[cut]))
+    few = torch.randint(0, 20, (N,), generator=torch.Generator().manual_seed(3))
+    attempt("equal samples", network(), (INPUTS[few][rank::2], LABELS[few][rank::2]))
+    twice = TensorDataset(INPUTS.repeat_interleave(2, 0), LABELS.repeat_interleave(2))
+    attempt("every sample twice", network(), DataLoader(twice, batch_size=8, sampler=UnpaddedSampler(twice)))
+    attempt("dealt", network(), dealt((INPUTS, LABELS)))
     attempt("the same test data", network(), shares(rank, 2), test=(INPUTS, LABELS))
 
     loader = DataLoader(DATASET)
@@ -199,6 +217,10 @@ def main(rank: int, port: str, folder: Path) -> None:
         == 30,
         "loader": dealt(loader) is loader,
     }
+
+    parted = [(x.double(), y) for x, y in batches(*((i, i + 10) for i in range(0, N, 10)))][rank::2]
+    for name, how in (("kept", {}), ("in slices", {"memory_gib": 2.5e-5})):
+        attempt(f"dead, {name}", dead(), parted, sites=["2", "4"], test=parted, **how)
 
     both, first = dist.new_group([0, 1]), dist.new_group([0])
     attempt("a group of all", network(), shares(rank, 2), ranks=both)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
 from disk import full_disk
-from layerlaw.errors import DataError, InputError, LabelError, PassError
+from layerlaw.errors import DataError, InputError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing import merge, probe_shard
 from layerlaw.probing.job_array import ShardDone
 
@@ -271,7 +271,7 @@ def changed_module() -> nn.Module:
         (network(), (X, Y), {"sites": ["layers.1", "layers.2"]}, "measured other sites"),
         (network(), (X, Y), {"classes": [0, 2]}, "measured other classes"),
         (network(), (X, Y), {"test": (X, Y)}, "measured other data sets"),
-        (network(), (X, Y), {"batch_size": 20}, "measured other data"),
+        (network(), (X, Y), {"batch_size": 20}, r"measured data in batches of another size \(40 there, 20 here\)"),
     ],
 )
 def test_another_measurement_needs_a_folder_of_its_own(
@@ -317,7 +317,7 @@ def test_shards_of_another_number_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected shards of 3, got files of shards of 2"):
         probe_shard(network(), (X, Y), shard=(1, 3), state=tmp_path, **HOW)
     (tmp_path / "sums-1-of-4.safetensors").write_bytes(b"")
-    with pytest.raises(DataError, match=r"expected the folder of one job array .*, got shards of 2, 4"):
+    with pytest.raises(DataError, match=r"expected the folder of one job array .*, got files of shards of 2, 4"):
         merge(tmp_path)
 
 
@@ -367,11 +367,46 @@ def test_a_file_that_is_cut_short_changed_or_gone_is_answered_and_its_shard_can_
         assert str(file) in str(error.value)
         assert "Delete it and run this shard again:\n  probe_shard(" in str(error.value)
     file.unlink()
-    with pytest.raises(DataError, match=r"Run this shard again|have not done round"):
+    with pytest.raises(DataError, match=r"Run this shard again|has not done round"):
         merge(tmp_path)
     all_shards(tmp_path, network(), (X, Y), 2, **HOW)
     all_shards(tmp_path, network(), (X, Y), 2, **HOW)
     same(alone, merge(tmp_path))
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_shard_whose_statistics_are_damaged_is_not_done(tmp_path: Path, rounds: int) -> None:
+    """It was told to be, and only others stumbled over the file."""
+    for _ in range(rounds):
+        probe_shard(network(), (X, Y), shard=(1, 1 if rounds == 2 else 2), state=tmp_path, **HOW)
+    (file,) = tmp_path.glob(f"{'sums' if rounds == 1 else 'scatters'}-1-of-*.data-0.safetensors")
+    content = file.read_bytes()
+    for damage, message in ((content[:-3] + b"\1\2\3", "its checksum differs"), (content[:99], "cut short or damaged")):
+        file.write_bytes(damage)
+        with pytest.raises(DataError, match=message) as error:
+            probe_shard(network(), (X, Y), shard=(1, 1 if rounds == 2 else 2), state=tmp_path, **HOW)
+        assert f"{file}: " in str(error.value)
+        assert "Delete it and run this shard again:\n  probe_shard(" in str(error.value)
+    file.unlink()
+    assert probe_shard(network(), (X, Y), shard=(1, 1 if rounds == 2 else 2), state=tmp_path, **HOW).measured
+
+
+def test_what_does_not_fit_the_budget_is_told_with_what_helps_in_shards(tmp_path: Path) -> None:
+    how = {"shard": (1, 2), "state": tmp_path, "memory_gib": 1e-7, "progress": False}
+    with pytest.raises(MemoryBudgetError) as error:
+        probe_shard(network(), (X, Y), **how, uncertainty=True)
+    words = (
+        "measures it; or use uncertainty=False, which takes 16 times less, fewer classes (classes=[…]), other sites, "
+    )
+    assert str(error.value).endswith(f"{words}a job without shards, which measures it in slices.")  # vectors: no reduce
+    enough = float(str(error.value).partition("memory_gib=")[2].partition(" ")[0])
+    assert probe_shard(network(), (X, Y), **how | {"memory_gib": enough}, uncertainty=True).measured
+    with pytest.raises(MemoryBudgetError, match=r"measures it; or use reduce='mean', fewer classes"):
+        probe_shard(seeded(InPlaceResNet), (IMAGES, CLASSES), **how | {"state": tmp_path / "b"}, uncertainty=False)
+    with pytest.raises(MemoryBudgetError) as error:
+        probe_shard(network(2), (X, TARGETS), **how | {"state": tmp_path / "c"}, uncertainty=False)
+    assert "with 2 targets its statistics" in str(error.value)
+    assert str(error.value).endswith("measures it; or use fewer targets, other sites.")
 
 
 def test_a_copy_of_a_shard_does_not_count_twice(tmp_path: Path) -> None:
@@ -412,7 +447,7 @@ def test_another_version_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyP
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     monkeypatch.undo()
     with pytest.raises(
-        DataError, match=r"got version 1 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
+        DataError, match=r"got version 2 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
     ):
         probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)
 

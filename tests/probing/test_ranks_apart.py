@@ -68,6 +68,52 @@ def test_running_statistics_that_are_not_used_need_no_word(folder: Path) -> None
     assert [one["notes"] for one in told(folder, "buffers of batches")] == [[], []]
 
 
+@pytest.mark.parametrize("way", ["kept", "in slices"])
+def test_a_layer_that_is_the_same_for_all_samples_has_no_nearest_center(folder: Path, way: str) -> None:
+    for rank in range(2):
+        record = ll.Record.load(folder / f"dead, {way} {rank}.json")
+        assert any("in slices" in note for note in record.notes) == (way == "in slices")
+        for site in record.sites:
+            assert site.values["rank"] == 0
+            assert site.values["ncc_accuracy"] == pytest.approx(1 / 3)
+            assert site.values["test_ncc_accuracy"] == pytest.approx(1 / 3)
+
+
+def test_samples_on_several_ranks_are_told_with_their_number(folder: Path) -> None:
+    words = (
+        "data: 10 samples are on several ranks, with the same inputs and labels: counted several times, unless the data"
+    )
+    for rank, one in enumerate(told(folder, "overlapping")):
+        assert sum(one["counts"]) == len(INPUTS) + 10
+        assert [note for note in one["notes"] if note.startswith(words)]
+        assert len(one["warned"]) == (rank == 0)
+    for one in told(folder, "overlapping test data"):
+        assert [note for note in one["notes"] if note.startswith("test: 10 samples are on several ranks")]
+
+
+def test_equal_samples_of_the_data_are_no_overlap(folder: Path) -> None:
+    """They are on one rank as often as on two; and dealt by their places they are on two by right."""
+    for name in ("equal samples", "every sample twice"):
+        for one in told(folder, name):
+            assert one["error"] == ""
+            assert [note for note in one["notes"] if "several ranks" in note] == one["warned"] == []
+
+
+@pytest.mark.parametrize("name", ["unpadded", "dealt"])
+def test_the_fingerprint_is_that_of_one_process_where_samples_are_dealt_by_their_places(
+    folder: Path, name: str
+) -> None:
+    alone = ll.probe(network(), (INPUTS, LABELS), test=(INPUTS, LABELS), **QUIET).provenance
+    for rank in range(2):
+        found = ll.Record.load(folder / f"{name} {rank}.json").provenance
+        assert found["data_fingerprint"] == alone["data_fingerprint"]
+        assert found["data_samples"] == alone["data_samples"]
+        assert found["test_samples"] in (alone["test_samples"], None)
+    mine = ll.Record.load(folder / "a group of all 0.json").provenance  # dealt by hand
+    assert mine["data_fingerprint"] != alone["data_fingerprint"]
+    assert mine["data_samples"] == alone["data_samples"]
+
+
 def test_another_weight_is_an_error_that_names_it(folder: Path) -> None:
     for one in told(folder, "weights"):
         assert one["error"] == "PassError"

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from layerlaw.capture.arguments import Inputs
-from layerlaw.capture.network import order_of, unequal_shares
+from layerlaw.capture.network import order_of, places_of, unequal_shares
 from layerlaw.errors import DataError, LabelError, LayerlawError, shown, whole_number
 from layerlaw.stats.labels import are_targets, listed_labels
 from layerlaw.stats.precision import native, not_dense
@@ -139,6 +139,7 @@ class Batches:
         self.samples: int | None = None
         self.labels: Tensor | None = None
         self._last: Any = None
+        self.on_several = 0  # how many samples other ranks have too
         self.spare: Batch | None = None  # a few samples of another rank, for one that may have none
         if isinstance(data, Iterator):
             raise self._one_shot(data)
@@ -151,6 +152,7 @@ class Batches:
         size = whole or DEFAULT_BATCH[batchnorm]
         if isinstance(data, (tuple, list)) and len(data) == 2 and _is_plain(data[1]) and isinstance(data[0], list):
             raise DataError(f"{where}: expected inputs as a tensor or an array, got a list. Use torch.tensor(inputs).")
+        places = places_of(data)
         if isinstance(data, Mapping) or _is_pair(data) or _are_arrays(data):
             data = Pair(self._batch(data, where), size, where, seed=seed if batchnorm == "batch" else None)
             self.samples, self.labels = len(data.labels), data.labels
@@ -163,6 +165,8 @@ class Batches:
         if isinstance(data, DataLoader):
             self.samples = _length(data.sampler)
             self.order = order_of(data)
+            places = places_of(data)
+        self.places = places if self.order == "as given" else None
         if not hasattr(data, "__iter__"):
             expected = "a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y)"
             raise DataError(f"{where}: expected {expected}, got {type(data).__name__}.")

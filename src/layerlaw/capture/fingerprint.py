@@ -7,68 +7,62 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlaw.stats.ranks import all_reduce, gathered, rank, world_size
+from layerlaw.stats.ranks import gathered, world_size
 
-KIND = "sums64"
+KIND, ANY_ORDER = "sums64", "set64"
 BITS = 2**64
 LOW = 2**32 - 1
 COLUMNS = 2**18  # numbers of a sample that have weights of their own; the next so many have them times NEXT
 AT_ONCE = 2**16  # numbers on a CPU that are widened at a time: they stay in its cache
 AT_ONCE_ELSEWHERE = 2**24
 BATCHES = 64  # whose rows wait to be added up
+MOST_COMPARED = 2**20  # samples of a rank that are looked for on others; of more, half of them, a quarter, …
 # Odd numbers without a pattern: a change in one number, which is multiplied by an odd weight, is never lost.
 STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 ROW, NEXT, KINDS = 0xD1342543DE82EF95, 0xAF251AF3B0F025B5, 0xC2B2AE3D27D4EB4F
+
+Places = tuple[int, int]
+"""Where the samples of a rank are among those of all ranks: the place of the first, and how far it is to each next one."""
 
 
 @dataclass
 class Stream:
     """What is known of one tensor of every batch: how many rows, and the sum of ROW^i times the number of row i.
 
-    Of several ranks also the `unordered` sum of the numbers, which tells whether two of them have the same rows. Rows wait
-    until those of some batches are added up at once: on a GPU each call costs more than its work.
+    Of one of several ranks also the same by the places i that its rows have among those of all ranks, where they are known.
     """
 
     rows: int = 0
     total: int | Tensor = 0
-    unordered: int | Tensor = 0
-    _waiting: list[Tensor] = field(default_factory=list, repr=False)
+    placed: int | Tensor | None = 0
 
-    def add(self, sums: Tensor) -> None:
-        """Rows behind those that were there, by their `row_sums`; on the device where they are, without waiting for it."""
-        self.rows += len(sums)
-        self._waiting.append(sums)
-        if len(self._waiting) >= BATCHES or len(sums) >= BATCHES * BATCHES:
-            self.settle()
-
-    def settle(self) -> None:
-        """Add up what waits."""
-        if not self._waiting:
-            return
-        numbers = _scrambled(torch.cat([sums.to(self._waiting[0].device) for sums in self._waiting]))
-        self._waiting = []
-        before = self.rows - len(numbers)
-        later = (numbers * _powers(len(numbers), str(numbers.device))).sum() * _signed(pow(ROW, before, BITS))
-        self.total = later if before == 0 else later.to(_device(self.total)) + self.total
-        if world_size() > 1:
-            more = numbers.sum()
-            self.unordered = more if before == 0 else more.to(_device(self.unordered)) + self.unordered
+    def add(self, numbers: Tensor, places: Places | None = None) -> None:
+        """Rows behind those that were there; on the device of the first ones, without waiting for it."""
+        self.total = _sum(self.total, _at_places(numbers, self.rows, 1))
+        if places is None or self.placed is None:
+            self.placed = None
+        else:
+            first, step = places
+            self.placed = _sum(self.placed, _at_places(numbers, first + step * self.rows, step))
+        self.rows += len(numbers)
 
     @property
     def number(self) -> int:
         """The sum, from 0 to 2⁶⁴ − 1."""
-        self.settle()
         return int(self.total) % BITS
 
-    @property
-    def kind(self) -> tuple[int, int]:
-        """How many rows, and the sum of their numbers in whatever order."""
-        self.settle()
-        return self.rows, int(self.unordered) % BITS
+
+@dataclass(frozen=True)
+class RowSums:
+    """The `row_sums` of one tensor of a batch, and whether they are a row per sample or one of the whole batch."""
+
+    sums: Tensor
+    per_sample: bool
 
 
 @dataclass
@@ -80,7 +74,8 @@ class Fingerprint:
     and length; that of a stream the sum of ROW^i times those of its rows i; all modulo 2⁶⁴, so exact and free of any
     order of addition. One changed number is always seen; other accidents (rows or labels that changed places, another
     dtype) but for one in billions. It is no protection against intent. A tensor that has no row per sample counts as one row
-    of each batch.
+    of each batch. `samples` is the same without an order: the sum of the numbers of samples, each scrambled from those of
+    its rows. Ranks add up to the fingerprint of one process where the places of their samples are known.
 
     >>> whole, cut = Fingerprint(), Fingerprint()
     >>> whole.update(torch.arange(4))
@@ -91,53 +86,163 @@ class Fingerprint:
     """
 
     streams: list[Stream] = field(default_factory=list)
+    samples: int | Tensor = 0
+    places: Places | None = None
+    _seen: list[Tensor] = field(default_factory=list)  # numbers of single samples, to be looked for on other ranks
+    _kept: int = 0  # how many they are
+    _waiting: list[tuple[int, list[RowSums]]] = field(default_factory=list, repr=False)  # each call on a GPU costs time
+    _thinned: int = 0  # how often the half of them was let go
 
-    def update(self, *tensors: Tensor) -> None:
+    def update(self, *tensors: Tensor, places: Places | None = None) -> None:
         """Add a batch: the labels, whose length is the number of samples, then what the network is called with."""
+        if self._waiting and (places != self.places or len(tensors) != len(self._waiting[0][1])):
+            self.settle()
         self.streams += [Stream() for _ in tensors[len(self.streams) :]]
-        samples = len(tensors[0])
-        for stream, values in zip(self.streams, tensors, strict=False):
-            per_sample = values.dim() > 0 and len(values) == samples
-            shape = (samples, prod(values.shape[1:])) if per_sample else (1, values.numel())
-            stream.add(row_sums(values.detach().reshape(shape)))
+        self.places, n = places, len(tensors[0])
+        batch = []
+        for values in tensors:
+            per_sample = values.dim() > 0 and len(values) == n
+            shape = (n, prod(values.shape[1:])) if per_sample else (1, values.numel())
+            batch.append(RowSums(row_sums(values.detach().reshape(shape)), per_sample))
+        self._waiting.append((n, batch))
+        if len(self._waiting) >= BATCHES or n >= BATCHES * BATCHES:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add up what waits; on the device where it is, without waiting for it."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        together: Tensor | None = None
+        for stream, rows in zip(self.streams, zip(*(batch for _, batch in waiting), strict=True), strict=False):
+            numbers = _scrambled(torch.cat([one.sums.to(rows[0].sums.device) for one in rows]))
+            per_sample = all(one.per_sample for one in rows)
+            stream.add(numbers, self.places if per_sample else None)
+            if not per_sample:  # one number for all samples of a batch
+                parts = zip(torch.split(numbers, [len(one.sums) for one in rows]), waiting, strict=True)
+                numbers = torch.cat([part.expand(n) for part, (n, _) in parts])
+            together = numbers if together is None else numbers.to(together.device) + together * _signed(NEXT)
+        assert together is not None
+        together = _scrambled(together)
+        self.samples = _sum(self.samples, together.sum())
+        if world_size() > 1:
+            self._seen.append(together)
+            self._kept += len(together)
+            if self._kept > MOST_COMPARED:
+                self._thinned += 1
+                self._seen = [_thinned(torch.cat(self._seen), self._thinned)]
+                self._kept = len(self._seen[0])
 
     def all_reduce(self) -> None:
-        """Over all ranks of a torchrun job: as if the data of rank 1 came behind those of rank 0, and so on."""
+        """Over all ranks of a torchrun job: as if one process had gone through all samples in the order of their places.
+
+        Where these are not known, as if the data of rank 1 came behind those of rank 0, and so on.
+        """
+        self.settle()
         if world_size() == 1:
             return
-        counts = torch.zeros(world_size(), dtype=torch.float64)
-        counts[rank()] = len(self.streams)
-        all_reduce([counts])
-        known = torch.zeros(
-            world_size(), int(counts.max()), 3, dtype=torch.float64
-        )  # halves of 32 bits are exact in it
+        placed = [s.placed if s.placed is None else int(s.placed) % BITS for s in self.streams]
+        every = gathered((self.saved(), self.places, placed))
+        self.streams, self.samples = [], 0
+        for saved, _, _ in every:
+            self.follow(saved)
+        there = [(saved["streams"], places, numbers) for saved, places, numbers in every if saved["streams"]]
+        if not _one_sequence([(streams[0][0], places) for streams, places, _ in there]):
+            return
         for at, stream in enumerate(self.streams):
-            known[rank(), at] = torch.tensor([stream.rows, stream.number >> 32, stream.number & LOW]).double()
-        all_reduce([known])
-        self.streams = []
-        for of_rank in known.long().tolist():
-            self.follow([(rows, high << 32 | low) for rows, high, low in of_rank])
+            numbers = [one[at] for _, _, one in there if at < len(one)]
+            known = [number for number in numbers if number is not None]
+            if len(known) == len(there):
+                stream.total = sum(known) % BITS
 
-    def follow(self, streams: Sequence[tuple[int, int]]) -> None:
-        """As if other data came behind these: rows and number of each of their streams."""
-        self.streams += [Stream() for _ in streams[len(self.streams) :]]
-        for stream, (rows, number) in zip(self.streams, streams, strict=False):
+    def saved(self) -> dict[str, Any]:
+        """Plain numbers that say all of it, for another process."""
+        self.settle()
+        streams = [[stream.rows, stream.number] for stream in self.streams]
+        return {"streams": streams, "samples": int(self.samples) % BITS}
+
+    def follow(self, saved: dict[str, Any]) -> None:
+        """As if other data came behind these, of which another process `saved` the numbers."""
+        self.settle()
+        self.streams += [Stream() for _ in saved["streams"][len(self.streams) :]]
+        self.samples = (int(self.samples) + saved["samples"]) % BITS
+        for stream, (rows, number) in zip(self.streams, saved["streams"], strict=False):
             stream.total = (stream.number + pow(ROW, stream.rows, BITS) * number) % BITS
             stream.rows += rows
 
+    def dealt_by_places(self) -> bool:
+        """Whether every rank has places of its own, so that no sample of the data is on two of them."""
+        self.settle()
+        known = gathered((self.streams[0].rows if self.streams else 0, self.places))
+        return _one_sequence([(rows, places) for rows, places in known if rows])
+
     def ranks_alike(self) -> list[list[int]]:
         """Ranks that have the same samples, in whatever order, as lists of two or more; before `all_reduce`."""
-        mine = tuple(stream.kind for stream in self.streams)
-        alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        self.settle()
+        mine = tuple(stream.rows for stream in self.streams), int(self.samples) % BITS
+        alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
         for r, known in enumerate(gathered(mine)):
-            if any(rows for rows, _ in known):
+            if any(known[0]):
                 alike.setdefault(known, []).append(r)
         return [ranks for ranks in alike.values() if len(ranks) > 1]
 
+    def on_several_ranks(self) -> int:
+        """How many samples more than one rank has (of very many, about), as far as that is sure; before `all_reduce`.
+
+        Data may have equal samples: these would be on one rank as often as on several, so that several must have many
+        more of them.
+        """
+        self.settle()
+        most = max(gathered(self._thinned))
+        mine = _thinned(torch.cat(self._seen) if self._seen else torch.zeros(0, dtype=torch.int64), most).cpu()
+        every = gathered((torch.unique(mine), len(mine)))
+        again = sum(n - len(own) for own, n in every)
+        _, counts = torch.unique(torch.cat([own for own, _ in every]), return_counts=True)
+        several = int((counts > 1).sum())
+        return several * 2**most if several > 2 * len(every) * again else 0
+
     def text(self) -> str:
         """Its kind and 32 characters; waits for the device."""
+        self.settle()
         told = "|".join(f"{stream.rows} {stream.number}" for stream in self.streams)
-        return f"{KIND}:{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+        return f"{KIND}:{_digest(told)}"
+
+    def samples_text(self) -> str:
+        """The same whatever the order of the samples."""
+        self.settle()
+        rows = self.streams[0].rows if self.streams else 0
+        return f"{ANY_ORDER}:{_digest(f'{rows} {int(self.samples) % BITS}')}"
+
+
+def _digest(told: str) -> str:
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+def _one_sequence(shares: Sequence[tuple[int, Places | None]]) -> bool:
+    """Whether shares of so many samples at these places are 0, 1, 2, … together, each once."""
+    n, steps = sum(rows for rows, _ in shares), {places[1] if places else 0 for _, places in shares}
+    if len(steps) != 1 or steps <= {0}:
+        return False
+    firsts = [places[0] for _, places in shares if places]
+    step = steps.pop()
+    fits = all(rows == len(range(places[0], n, step)) for rows, places in shares if places)
+    return fits and len(set(firsts)) == len(firsts) and all(0 <= first < step for first in firsts)
+
+
+def _thinned(numbers: Tensor, times: int) -> Tensor:
+    """One of 2^times numbers, the same ones on every rank."""
+    return numbers[numbers & (2**times - 1) == 0]
+
+
+def _sum(total: int | Tensor, more: Tensor) -> Tensor:
+    """On the device of the first."""
+    return more + _signed(total) if isinstance(total, int) else more.to(total.device) + total
+
+
+def _at_places(numbers: Tensor, first: int, step: int) -> Tensor:
+    """The sum of ROW^i times numbers whose places i are first, first + step, …"""
+    powers = _powers(len(numbers), str(numbers.device), pow(ROW, step, BITS))
+    return (numbers * powers).sum() * _signed(pow(ROW, first, BITS))
 
 
 def row_sums(values: Tensor) -> Tensor:
@@ -202,18 +307,14 @@ def _weights(device: str) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _powers(n: int, device: str) -> Tensor:
-    """ROW⁰ … ROWⁿ⁻¹ modulo 2⁶⁴."""
+def _powers(n: int, device: str, base: int = ROW) -> Tensor:
+    """base⁰ … baseⁿ⁻¹ modulo 2⁶⁴."""
     powers = torch.ones(1, dtype=torch.int64)
     while len(powers) < n:
-        powers = torch.cat([powers, powers * _signed(pow(ROW, len(powers), BITS))])
+        powers = torch.cat([powers, powers * _signed(pow(base, len(powers), BITS))])
     return powers[:n].to(device)
 
 
 def _signed(number: int) -> int:
     """The same modulo 2⁶⁴, from −2⁶³ to 2⁶³ − 1, as torch holds it."""
     return (number + BITS // 2) % BITS - BITS // 2
-
-
-def _device(value: int | Tensor) -> torch.device | str:
-    return value.device if isinstance(value, Tensor) else "cpu"

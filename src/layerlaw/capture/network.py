@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from layerlaw.errors import CaptureError, InputError, check_seed
 from layerlaw.stats import all_reduce
@@ -172,6 +172,24 @@ def order_of(loader: DataLoader[Any]) -> str:
         return "shuffled by the loader"
     own = [type(part).__name__ for part in samplers if type(part).__name__ not in ORDERLY]
     return f"chosen by the loader's {own[0]}" if own else "as given"
+
+
+def places_of(data: Any) -> tuple[int, int] | None:
+    """Where the samples of this rank are among those of all, as first place and step, where data of one order say so."""
+    dealt: Any = data
+    if isinstance(data, DataLoader):
+        plain = type(data) is DataLoader and type(data.batch_sampler) is BatchSampler
+        if not plain or order_of(data) != "as given":
+            return None
+        whole, dealt = isinstance(data.sampler, SequentialSampler), data.sampler
+        if whole:
+            dealt = data.dataset
+        elif getattr(data.dataset, "places", None) is not None:  # a share of a share
+            return None
+        if isinstance(dealt, DistributedSampler):
+            return (dealt.rank, dealt.num_replicas) if dealt.total_size == len(data.dataset) else None  # type: ignore[arg-type]
+    found = getattr(dealt, "places", None)
+    return found if isinstance(found, tuple) and len(found) == 2 else None
 
 
 def unequal_shares(loader: Any) -> str:

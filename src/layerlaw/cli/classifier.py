@@ -37,6 +37,7 @@ from layerlaw.probing import merge as merge_shards
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import probe_shard
 from layerlaw.probing import sites as find_sites
+from layerlaw.probing.shard_files import MOST_SHARDS
 from layerlaw.record import LANGUAGE_MODEL, REGRESSION, Record
 from layerlaw.stats.ranks import rank, world_size
 from layerlaw.verdict import find_modules, judge, law_holds
@@ -201,10 +202,11 @@ def _shard(shard: str | None, state: Path | None, result: ResultOptions) -> tupl
         raise InputError("--shard, --state: expected both of them, such as --shard 3/16 --state folder, or neither.")
     if result.out is not None or result.page is not None:
         raise InputError("--out, --page: expected them with `layerlaw merge`, which makes the record of all shards.")
-    numbers = shard.split("/")
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
-        raise InputError(f"--shard: expected i/n, the i-th of n shards with i from 1 to n, got {shard!r}.")
-    return int(numbers[0]), int(numbers[1])
+    i, n = (int(one) if one.isdecimal() else 0 for one in (f"{shard}/".split("/")[:2]))
+    if shard.count("/") != 1 or not 1 <= i <= n <= MOST_SHARDS:
+        expected = f"i/n, the i-th of n shards with i from 1 to n (at most {MOST_SHARDS:,})"
+        raise InputError(f"--shard: expected {expected}, such as --shard 3/16, got {shard!r}.")
+    return i, n
 
 
 def _command_of_shards() -> str:

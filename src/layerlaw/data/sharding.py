@@ -35,7 +35,7 @@ class UnpaddedSampler(Sampler[int]):
     def __init__(self, dataset: Sized, *, ranks: Ranks = None) -> None:
         if not hasattr(dataset, "__len__"):
             raise DataError(f"dataset: expected one of known length, got {type(dataset).__name__}.")
-        at, size = place(ranks)
+        at, size = self.places = place(ranks)
         self._mine = range(at, len(dataset), size)
 
     def __iter__(self) -> Iterator[int]:
@@ -43,6 +43,18 @@ class UnpaddedSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return len(self._mine)
+
+
+class DealtTensors(tuple[Tensor, ...]):
+    """Tensors of which a rank has every so many-th sample: `places` are the first one, and how many."""
+
+    places: tuple[int, int]
+
+
+class DealtSubset(Subset[Any]):
+    """The same of a data set."""
+
+    places: tuple[int, int]
 
 
 def dealt(data: Any) -> Any:
@@ -59,12 +71,15 @@ def dealt(data: Any) -> Any:
     placed = isinstance(data, Dataset) and hasattr(data, "__len__")
     if size == 1 or len(set(gathered(_beginning(data) if pair or placed else None))) > 1:
         return data
+    share: Any = data
     if pair:
-        return tuple(one[at::size] for one in data)
-    if placed:
+        share = DealtTensors(one[at::size] for one in data)
+    elif placed:
         mine = list(UnpaddedSampler(data))
-        return data.at(torch.tensor(mine)) if isinstance(data, Prepared) else Subset(data, mine)
-    return data
+        share = data.at(torch.tensor(mine)) if isinstance(data, Prepared) else DealtSubset(data, mine)
+    if share is not data:
+        share.places = at, size
+    return share
 
 
 def _beginning(data: Any) -> tuple[int, str]:

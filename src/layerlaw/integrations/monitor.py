@@ -117,6 +117,7 @@ class Monitor:
         self._no_law, self._failed = "", ""
         self._called, self._tried, self._tries, self._made = -1, -1, 0, 0
         self._drawn_anew: bool | None = None
+        self._finished = False
 
     def __call__(self, epoch: int) -> Record | None:
         """Measure if this epoch is one of those; the record, or `None` where none was made."""
@@ -133,6 +134,10 @@ class Monitor:
                 "order", f"expected one {self.unit} after the other, got {epoch} after {last}: not measured again"
             )
             return None
+        if self._finished:
+            self._finished = False
+            told = f"{self.unit} {epoch} is measured after finish(), which wrote page and movie without it"
+            self._warn("finished", f"{told}: call finish() again at the end")
         self._tried, self._tries = epoch, self._tries + (epoch != self._tried)
         try:
             record = self._measured()
@@ -185,9 +190,12 @@ class Monitor:
 
     def finish(self) -> None:
         """At the end of a training: measure the last epoch, if that was not done; write the page layerlaw.html and, of two
-        records or more, movie.html into the folder, and hand the page to the trackers."""
+        records or more, movie.html into the folder, and hand the page to the trackers.
+
+        A training that goes on may call the monitor as before (which a warning tells, once), and finish() again."""
         if self.at_end and self._called > self._tried:
             self.measure(self._called)
+        self._finished = True
         if self._failed and "end" not in self._warned and rank() == 0:
             self._warned.add("end")
             told = f"{self._made} of {self._tries} measurements were made"

@@ -71,8 +71,10 @@ def cluster() -> Iterator[Any]:
     except (ray.exceptions.RayError, RuntimeError, ValueError, OSError) as error:  # no token, another Python, …
         new = where in (None, "local")
         wanted = "a cluster to be started on this machine" if new else f"a cluster that can be used at {where}"
-        said = " ".join(str(error).split())[:300]
-        raise LayerlawError(f"engine='ray': expected {wanted}, got {type(error).__name__}: {said}") from error
+        said = " ".join(str(error).split())[:300].rstrip(".")
+        if not new and os.environ.get("RAY_AUTH_MODE") != "token":
+            said += ". Clusters of newer versions want RAY_AUTH_MODE=token, and their token, on every machine"
+        raise LayerlawError(f"engine='ray': expected {wanted}, got {type(error).__name__}: {said}.") from error
     finally:
         for name in given:
             os.environ.pop(name, None)

@@ -316,7 +316,7 @@ def all_columns(
         ((values, by_class),) = _computed(read, read.available & ROW_NEEDS)
         found[i] = found[i][0] | values, found[i][1] | by_class
     for i, (values, by_class) in enumerate(found):
-        if doubted[i] and around[i].centers.middle is not None:
+        if doubted[i] and around[i].rank > 0 and around[i].centers.middle is not None:
             # residuals around a mean that outliers carry far away lose digits
             values |= {name: None for name in values if name.startswith("ncc_")}
             found[i] = values, {name: each for name, each in by_class.items() if not name.startswith("ncc_")}

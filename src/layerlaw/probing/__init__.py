@@ -265,7 +265,9 @@ def recorded(run: Prober, data: Batches, train: Split, test: Split | None, null:
             processes=world_size(),
             **model_provenance(run.network),
             data_fingerprint=train.fingerprint,
+            data_samples=train.samples,
             test_fingerprint=test.fingerprint if test else None,
+            test_samples=test.samples if test else None,
         ),
     )
 

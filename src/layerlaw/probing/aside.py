@@ -112,10 +112,14 @@ def _again(run: Prober, train: Split, before: Site, site: Site, modules: Mapping
 
 
 def rank_notes(classes: Classes, split: Split) -> list[str]:
-    """At which sites class means span fewer dimensions than they could."""
+    """At which sites class means span fewer dimensions than they could, and where they are one place."""
     short = [
         site.name
         for site, around in split.around.items()
         if around.rank < classes.K - 1 and classes.doubt(split, site) is None
     ]
-    return [f"The class means span fewer than K−1 dimensions at: {', '.join(short)}."] if short else []
+    notes = [f"The class means span fewer than K−1 dimensions at: {', '.join(short)}."] if short else []
+    if dead := [site.name for site, around in split.around.items() if around.rank == 0]:
+        why = "the class means differ by no more than rounding, so that all of them count as equally near"
+        notes.append(f"No nearest class center at: {', '.join(dead)}: {why}.")
+    return notes

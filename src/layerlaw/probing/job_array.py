@@ -193,7 +193,7 @@ class _Shard:
                 self.folder.compare(self.identity, self.folder.read(stage, shard)[1]["identity"], shard)
                 break
         facts = {"batch_size": data.batch_size, "order": data.order, "why_not": state.why_not}
-        self.facts["splits"][state.label] = facts | {"groups": [], "fingerprint": [], "layout": [], "decided": False}
+        self.facts["splits"][state.label] = facts | {"groups": [], "fingerprint": {}, "layout": [], "decided": False}
 
     def _mark(self, data: Batches) -> Facts:
         """What tells one data set from another, without going through all of it where that takes long."""
@@ -202,7 +202,8 @@ class _Shard:
         if isinstance(data.source, Pair):
             batch = data.source.whole
         mark.update(batch.labels, *batch.tensors())
-        found: Facts = {"batches": data.length, "samples": data.samples, "order": data.order, "content": mark.text()}
+        found: Facts = {"batch_size": data.batch_size, "batches": data.length, "samples": data.samples}
+        found |= {"order": data.order, "content": mark.text()}
         if (places := places_in(data.source)) is not None:
             if places != places_in(data.source):
                 cure = "Pass shuffle=False: shards in other jobs must find the samples in the same order"
@@ -238,10 +239,10 @@ class _Shard:
                 return
             mine = folder.read(stage, self.shard)[1]
             folder.compare(self.identity, mine["identity"], self.shard)
-            gone = any(
-                seal and not folder.file(stage, self.shard, part).exists() for part, seal in mine["parts"].items()
-            )
-            if gone or (stage == "scatters" and mine["around"] != seal_of(self.earlier)):  # sums were measured anew
+            whole = folder.whole(stage, self.shard, mine["parts"])
+            if not whole or (
+                stage == "scatters" and mine["around"] != seal_of(self.earlier)
+            ):  # sums were measured anew
                 self.stage = stage
                 return
         raise _Left(self._done(len(self.stages), False, folder.missing("scatters")))
@@ -316,7 +317,7 @@ class _Shard:
         if dealer.dealt:
             with full_precision(), through(self._saving(part)):
                 state.first.all_reduce()
-        here["fingerprint"] = [[stream.rows, stream.number] for stream in state.fingerprint.streams]
+        here["fingerprint"] = state.fingerprint.saved()
         here["unused"] = state.data.unused
         self._keep_labels(state.label, dealer.dealt)
         if state.sample is not None:
@@ -333,7 +334,7 @@ class _Shard:
         there = mine["splits"][state.label]
         state.first = shard_files.shaped_first(prober, there, len(here["groups"]) - 1)
         state.fingerprint = Fingerprint()
-        state.fingerprint.follow([(rows, number) for rows, number in there["fingerprint"]])
+        state.fingerprint.follow(there["fingerprint"])
         load = shard_files.loading(self.folder, "sums", part, [facts for _, facts in self.earlier])
         self.facts["parts"][part] = None
         second: SecondPass | SecondRegression

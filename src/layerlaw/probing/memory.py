@@ -67,24 +67,38 @@ class Extras:
         views = views_of(self.jackknife, self.permuted)
         return memory - sum(statistic_bytes(classes, site.features) * views for site in sites)
 
-    def groups(self, sites: Sequence[Site], classes: int, memory: int) -> list[list[Site]]:
-        """Sites in groups whose statistics fit the memory budget; each group costs its own forwards."""
+    def groups(
+        self, sites: Sequence[Site], classes: int, memory: int, *, reduce: str = "", of: str = "classes"
+    ) -> list[list[Site]]:
+        """Sites in groups whose statistics fit the memory budget; each group costs its own forwards.
+
+        `of` says what there are: "targets", or "classes in shards", both of which are not measured in slices.
+        """
         groups: list[list[Site]] = [[]]
-        used = 0
-        for site in sites:
-            need = statistic_bytes(classes, site.features) * views_of(self.jackknife, self.permuted)
-            if need > memory:
-                needs = (
-                    f"with {classes} classes its statistics need {in_gib(need)} GiB, the budget is {in_gib(memory)} GiB"
-                )
-                cure = "Use reduce='mean', fewer classes (classes=[…]), other sites, or a larger memory_gib"
-                raise MemoryBudgetError(f"site '{site.name}' has {site.features} features: {needs}. {cure}.")
+        used, needs = 0, [statistic_bytes(classes, s.features) * views_of(self.jackknife, self.permuted) for s in sites]
+        if max(needs, default=0) > memory:
+            most = max(needs)
+            raise self._no_room(sites[needs.index(most)], classes, most, memory, reduce, of)
+        for site, need in zip(sites, needs, strict=True):
             if used + need > memory:
                 groups.append([])
                 used = 0
             groups[-1].append(site)
             used += need
         return groups
+
+    def _no_room(self, site: Site, classes: int, need: int, memory: int, reduce: str, of: str) -> MemoryBudgetError:
+        """That the statistics of one site do not fit, and what would."""
+        what = "targets" if "targets" in of else "classes"
+        count = classes - (what == "targets")  # their mean is one more
+        needs = f"with {count} {what} its statistics need {in_gib(need)} GiB, the budget is {in_gib(memory)} GiB"
+        views = views_of(self.jackknife, self.permuted)
+        others = [f"uncertainty=False, which takes {views} times less"] * (views > 1)
+        others += ["reduce='mean'"] * (reduce == "flatten" and len(site.shape) > 1)
+        others += ["fewer targets" if what == "targets" else "fewer classes (classes=[…])", "other sites"]
+        others += ["a job without shards, which measures it in slices"] * (of == "classes in shards")
+        cure = f"memory_gib={in_gib(1.1 * need)} measures it; or use {', '.join(others)}"
+        return MemoryBudgetError(f"site '{site.name}' has {site.features} features: {needs}. {cure}.")
 
 
 def linear_sites(

@@ -113,6 +113,7 @@ class Split:
     r_squared: float | None = None
     targets: FirstRegression | None = None  # what pass 1 knows of targets
     fingerprint: str = ""
+    samples: str = ""  # the fingerprint whatever their order
     one_forward: bool = False
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
@@ -171,15 +172,17 @@ class Prober:
         split = Split(untrusted={} if forgive else None)
         groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         split.no_linear_why = why_not
-        allowed = self.slices and isinstance(self.classes, Classes) and taken_over.get() is None
+        shards = taken_over.get() is not None
+        allowed = self.slices and isinstance(self.classes, Classes) and not shards
         wide = wide_sites(sites, K, views_of(fitting.jackknife, fitting.permuted), memory) if allowed else []
-        wide = (
-            wide if reference is None else [site for site in sites if site in reference.lent]
-        )  # whose centers are sliced
+        if reference is not None:  # whose centers are sliced
+            wide = [site for site in sites if site in reference.lent]
         if cut := [site.name for site in wide if site.name in linear]:
             linear -= set(cut)
             why_not.setdefault(NO_LINEAR, []).extend(cut)
-        for group in fitting.groups([site for site in sites if site not in wide], K, memory):
+        what = "targets" if isinstance(self.classes, Targets) else f"classes{' in shards' * shards}"
+        whole = [site for site in sites if site not in wide]
+        for group in fitting.groups(whole, K, memory, reduce=options.reduce, of=what):
             if not group:
                 continue
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
@@ -239,7 +242,7 @@ class Prober:
             look_at_others()
             batch = batch.to(self.device)
             if fingerprint is not None:
-                fingerprint.update(batch.labels, *batch.tensors())
+                fingerprint.update(batch.labels, *batch.tensors(), places=data.places)
             labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
             if alone:
                 _check_normalized_alone(batch.labels, where)
@@ -309,7 +312,7 @@ def first_pass(prober: Prober, state: State) -> None:
         waiting.finish()
     if empty:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
-    check_dealt(state.fingerprint, state.label)
+    check_dealt(state.fingerprint, state.data, state.label)
     if kept.whole:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
@@ -383,7 +386,8 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
             all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
     state.fingerprint.all_reduce()
-    split.fingerprint, split.no_extras_why = state.fingerprint.text(), state.why_not
+    split.fingerprint, split.samples = state.fingerprint.text(), state.fingerprint.samples_text()
+    split.no_extras_why = state.why_not
     split.one_forward = state.kept.whole
     state.kept.drop()
 

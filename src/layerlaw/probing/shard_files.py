@@ -29,6 +29,7 @@ from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Options, Prober, Split, _leave
+from layerlaw.probing.shard_words import SHOWN, difference, listed_shards, not_done
 from layerlaw.probing.state import State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import choose
@@ -39,15 +40,13 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 
-FORMAT, VERSION = "layerlaw shard", 1
+FORMAT, VERSION = "layerlaw shard", 2
 STAGES: tuple[str, ...] = ("labels", "sums", "scatters")
 NAME = re.compile(r"(labels|sums|scatters)-(\d+)-of-(\d+)\.safetensors")
-MOST_SHARDS, SHOWN = 100_000, 8
+MOST_SHARDS = 100_000
 KNOWN: dict[str, type] = {cls.__name__: cls for cls in (Plan, Site, TokenUse, Scores, Classes, Targets)}
 WORK = {"labels": "labels", "sums": "class sums", "scatters": "scatters around the centers"}
 OPTIONS = ("reduce", "batchnorm", "weighting", "uncertainty", "memory_gib", "seed", "linear")
-OTHER = {"model": "another model", "data": "other data", "test": "other test data", "options": "with other options"}
-OTHER |= {"sites": "other sites", "classes": "other classes", "splits": "other data sets"}
 Facts = dict[str, Any]
 Shard = tuple[dict[str, Tensor], Facts]  # what a shard left in a stage
 
@@ -126,6 +125,12 @@ class ShardFolder:
             raise DataError(f"{expected} as it was written, got other content: its checksum differs. {again}")
         return text, about["sha256"], tensors
 
+    def whole(self, stage: str, shard: int, parts: Mapping[str, str | None]) -> bool:
+        """Whether all statistics of a shard that is done are there; raises where they are not what it wrote."""
+        named = [part for part, seal in parts.items() if seal]
+        there = all(self.file(stage, shard, part).exists() for part in named)
+        return there and all(self.read(stage, shard, part) for part in named)
+
     def check_others(self) -> None:
         """Raise where the folder holds shards of another number of them."""
         for found in sorted({int(n) for n in found_shards(self.path)} - {self.shards}):
@@ -138,10 +143,7 @@ class ShardFolder:
             there = theirs.get(what)
             if what not in theirs or there == here:
                 continue
-            if isinstance(here, dict) and isinstance(there, dict):
-                other = [key for key in here if there.get(key) != here[key]]
-                here, there = ({key: of.get(key) for key in other} for of in (here, there))
-            told = f"{OTHER[what]} ({_short(there)} there, {_short(here)} here)"
+            told = difference(what, here, there)
             cure = "All shards take the same model, data and options; another measurement needs a folder of its own"
             raise DataError(f"{self.path}: shard {shard} of {self.shards} measured {told}. {cure}.")
 
@@ -166,11 +168,6 @@ def checked_about(about: Mapping[str, Any] | None) -> Facts:
 
 def _seal(text: str, tensors: Mapping[str, Tensor]) -> str:
     return digest_of([text, [[name, tensors[name]] for name in sorted(tensors)]])
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 90 else f"{text[:90]}…"
 
 
 def plain(value: Any) -> Any:
@@ -303,8 +300,8 @@ def merge(state: str | os.PathLike[str]) -> Record:
         folder.compare(mine["identity"], facts["identity"], number)
     stale = [number for number, (_, facts) in enumerate(scatters, 1) if facts["around"] != seal_of(sums)]
     if stale:
-        why = "measured round 2 around the sums of another round 1"
-        raise DataError(f"{folder.path}: shards {_listed(stale)} {why}. Run them again:\n{folder.commands(stale)}")
+        why = "measured round 2 around the sums of another round 1. Run these again"
+        raise DataError(f"{folder.path}: {listed_shards(stale, 'shard')} {why}:\n{folder.commands(stale)}")
     asked = {name: mine["identity"]["options"][name] for name in OPTIONS}
     try:
         options, plan, classes = Options(**asked, progress=choose(False)), made(mine["plan"]), made(mine["classes"])
@@ -336,9 +333,10 @@ def finished(path: Path) -> ShardFolder:
         raise DataError(f"{path}: expected the folder of a job array, got {came}.")
     numbers = found_shards(path)
     if len(numbers) != 1:
-        came = f"shards of {_listed(sorted(numbers))}" if numbers else "no file of a shard"
-        expected = "the folder of one job array (layerlaw probe --shard i/n --state)"
-        raise DataError(f"{path}: expected {expected}, got {came}.")
+        came = f"files of shards of {listed_shards(sorted(numbers))}" if numbers else "no file of a shard"
+        raise DataError(
+            f"{path}: expected the folder of one job array (layerlaw probe --shard i/n --state), got {came}."
+        )
     folder = ShardFolder(path, numbers.pop(), "")
     every = range(1, folder.shards + 1)
     there = next((stage, shard) for stage in STAGES for shard in every if folder.file(stage, shard).exists())
@@ -346,15 +344,11 @@ def finished(path: Path) -> ShardFolder:
     stages = STAGES[folder.missing("labels") == [*every] :]
     for number, stage in enumerate(stages, 1):
         if missing := folder.missing(stage):
-            which = f"shards {_listed(missing)} of {folder.shards} have not done round {number} of {len(stages)}"
+            which = not_done(missing, folder.shards, number, len(stages))
             after = f"\nThen run all {folder.shards} once more, for round {number + 1}." * (number < len(stages))
             run = f"run round {number}:\n{folder.commands(missing)}{after}"
             raise DataError(f"{path}: expected all shards to be done, but {which} ({WORK[stage]}): {run}")
     return folder
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:SHOWN])) + f" and {len(numbers) - SHOWN} more" * (len(numbers) > SHOWN)
 
 
 def _merged(
@@ -366,7 +360,7 @@ def _merged(
     decided = any(facts["splits"][label]["decided"] for _, facts in scatters)
     fingerprint = Fingerprint()
     for _, facts in sums:
-        fingerprint.follow([(rows, number) for rows, number in facts["splits"][label]["fingerprint"]])
+        fingerprint.follow(facts["splits"][label]["fingerprint"])
     for group, names in enumerate(here["groups"]):
         sites, part = [site for site in prober.plan.sites if site.name in names], f"{label}-{group}"
         first, nobody, linear = shaped_first(prober, here, group), no_samples(prober, here), frozenset(here["linear"])

@@ -21,6 +21,7 @@ from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
 from layerlaw.provenance import DIGEST_BYTES
 from layerlaw.stats.ranks import from_first, gathered, others_go_on, rank, world_size
+from layerlaw.wording import counted
 
 T = TypeVar("T")
 ENOUGH = 3  # samples, for a dry run
@@ -151,9 +152,12 @@ def _some(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
-def check_dealt(fingerprint: Fingerprint, label: str) -> None:
-    """Raise where several ranks have the same samples, each of which would count several times."""
-    if world_size() == 1 or not (alike := fingerprint.ranks_alike()):
+def check_dealt(fingerprint: Fingerprint, data: Batches, label: str) -> None:
+    """Raise where several ranks have the same samples, each of which would count several times; of some it is noted."""
+    if world_size() == 1 or fingerprint.dealt_by_places():
+        return
+    if not (alike := fingerprint.ranks_alike()):
+        data.on_several = fingerprint.on_several_ranks()
         return
     ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
     times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
@@ -164,12 +168,17 @@ def check_dealt(fingerprint: Fingerprint, label: str) -> None:
 
 
 def unequal_notes(*all_data: Batches | None) -> list[str]:
-    """A note where a sampler repeats samples or leaves some out to be fair to all ranks; rank 0 also warns of it."""
+    """A note where a sampler repeats samples or leaves some out to be fair to all ranks, or shares overlap; rank 0 warns."""
     notes = []
     for data in all_data:
-        if data is not None and data.unequal:
+        if data is not None and (data.unequal or data.on_several):
+            n = data.on_several
+            found = (
+                f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
+            )
+            found = data.unequal or f"{found}: counted several times, unless the data have equal samples"
             cure = "With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
-            notes.append(f"{data.where}: {data.unequal}. {cure}.")
+            notes.append(f"{data.where}: {found}. {cure}.")
             if rank() == 0:
                 warnings.warn(f"layerlaw: {notes[-1]}", stacklevel=4)
     return notes

@@ -244,6 +244,7 @@ class SlicedProbe:
         if self.reference is not None:
             borrowed.append(self._add_up_reference(parts))
         for site, part in parts.items():
+            part.meet()
             own = [part.table] if len(borrowed) == 1 else [part.table[:-1], part.table[-1:]]
             for tables, lent in zip(own, borrowed, strict=True):
                 with adding_nothing(lent):
@@ -303,7 +304,7 @@ class SlicedProbe:
                 decisions.append(self.prober.decide(capture, step, state))
                 dealt.append(here)
         if self.seen is None:
-            check_dealt(fingerprint, self.label)
+            check_dealt(fingerprint, self.data, self.label)
             self.seen = self._first_seen(dealt, decisions, fingerprint)
         elif start != len(self.seen.labels) or fingerprint.text() != self.seen.fingerprint.text():
             raise PassError(f"{self.label}: the samples or their order changed {SINCE}.")
@@ -389,4 +390,4 @@ class SlicedProbe:
             split.accuracy = float(right) / float(seen.counts[0].sum())
             split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
         seen.fingerprint.all_reduce()
-        split.fingerprint = seen.fingerprint.text()
+        split.fingerprint, split.samples = seen.fingerprint.text(), seen.fingerprint.samples_text()

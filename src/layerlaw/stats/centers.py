@@ -19,6 +19,7 @@ CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not v
 SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
 UNEQUAL = 1e6  # times as many samples in a class as in another: a Gram matrix of their contrasts has lost six digits
+ADDED_UP = 0.1  # of √n: what float64 sums of so many samples round, in units of the last digit of their offset
 COLLINEAR = 1e-12  # eigenvalues of the targets' correlations below this share of the largest are rounding
 
 
@@ -62,8 +63,12 @@ class Span:
 
     @cached_property
     def corners(self) -> Tensor:
-        """The class means (…, K, r) that samples are compared with, around their `middle`."""
-        return self.coordinates if self.middle is None else self.coordinates - self.middle
+        """The class means (…, K, r) that samples are compared with, around their `middle`.
+
+        Where they differ by no more than rounding (rank 0: a dead layer) they are one place, and no center is nearest.
+        """
+        around = self.coordinates if self.middle is None else self.coordinates - self.middle
+        return around * (self.rank > 0)[..., None, None]
 
     @cached_property
     def starts(self) -> Tensor:
@@ -183,7 +188,8 @@ class Centers(Span):
     @property
     def resolution(self) -> Tensor:
         """How far rounding alone may move a class mean along a direction of the basis (…)."""
-        return rounding_scale(self.counts, self.spread, self.original_mean, self.scales, self.dtype)
+        near = self.origin is not None
+        return rounding_scale(self.counts, self.spread, self.original_mean, self.scales, self.dtype, near=near)
 
 
 def class_weights(counts: Tensor, weighting: Weighting) -> Tensor:
@@ -222,7 +228,8 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tens
     weights = class_weights(counts, weighting)
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
     s, basis = right_singular(helmert_contrasts(means, weights))
-    cutoff = rounding_scale(counts, sums.spread, mean if origin is None else mean + origin.squeeze(-2), s, sums.dtype)
+    place = mean if origin is None else mean + origin.squeeze(-2)
+    cutoff = rounding_scale(counts, sums.spread, place, s, sums.dtype, near=origin is not None)
     kept = s > cutoff.unsqueeze(-1)
     scales = torch.where(kept, s, 0.0)
     coordinates, rounded = (means - mean.unsqueeze(-2)) @ basis.mT, _rounded(means, sums.dtype)
@@ -245,14 +252,20 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tens
     )
 
 
-def rounding_scale(counts: Tensor, spread: Tensor, mean: Tensor, s: Tensor, dtype: torch.dtype) -> Tensor:
-    """What rounding alone can produce as a scale, or as a shift of class means (…): Σ‖x − reference‖² is the `spread`."""
+def rounding_scale(
+    counts: Tensor, spread: Tensor, mean: Tensor, s: Tensor, dtype: torch.dtype, *, near: bool = False
+) -> Tensor:
+    """What rounding alone can produce as a scale, or as a shift of class means (…): Σ‖x − reference‖² is the `spread`.
+
+    `near`: a sample was subtracted before anything was added up, so that sums do not round beside the offset.
+    """
     n, d = counts.sum(-1), mean.shape[-1]
     size: Tensor = torch.linalg.vector_norm(mean, dim=-1)
     spread = (spread / n).sqrt()
     spread = torch.where(spread.isfinite(), spread, 0.0)  # a squared length may overflow float32 where D does not
     if dtype == torch.float64:
-        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(d) * s[..., 0], 4 * (size + spread))
+        units = torch.full_like(n, 4.0) if near else (ADDED_UP * n.sqrt()).clamp_min(4)
+        return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(d) * s[..., 0], units * (size + spread))
     # The last term: what float32 sums leave behind when the spread dwarfs both the mean and the differences.
     rounding = 4 * spread
     return FLOAT32_RESOLUTION * (size.square() + s.square().sum(-1) + rounding.square()).sqrt()

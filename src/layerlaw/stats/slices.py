@@ -38,7 +38,7 @@ from layerlaw.stats.labels import one_hot
 from layerlaw.stats.limits import Doubt
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import CHUNK_BYTES, double, row_chunks
-from layerlaw.stats.ranks import all_reduce
+from layerlaw.stats.ranks import all_reduce, from_first
 from layerlaw.stats.scatter import LeftOut, NearestCenter, Permuted, Scatter
 from layerlaw.stats.spectrum import right_singular
 
@@ -99,11 +99,14 @@ class Added:
 
 
 class Slice:
-    """Some features of a site: class sums under all views (V, K, w), then class means around their mean, and that (V, w)."""
+    """Some features of a site: class sums under all views (V, K, w), then class means around their mean, and that (V, w).
+
+    One sample, the `reference` (w,), is subtracted before: sums far from 0 round, and of a dead layer would make classes.
+    """
 
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop = start, stop
-        self.table = self.mean = torch.empty(0)
+        self.table = self.mean = self.reference = self.counts = torch.empty(0)
 
     @property
     def width(self) -> int:
@@ -113,19 +116,27 @@ class Slice:
     def add(self, features: Tensor, added: Added, views: int, classes: int) -> None:
         """Add the features (n, d) of a batch to the class sums, in float64."""
         if self.table.numel() == 0:
-            home = double(features[:0]).device
-            self.table = torch.zeros(views, classes, self.width, dtype=torch.float64, device=home)
+            self.reference = double(features[:1, self.start : self.stop]).sum(0)
+            self.table = self.reference.new_zeros(views, classes, self.width)
+            self.counts = self.reference.new_zeros(views * classes)
         flat = self.table.view(-1, self.width)
+        self.counts += torch.bincount(added.rows.flatten(), minlength=len(self.counts)).to(flat.device)
         if _row_by_row(flat.device):
             for part in row_chunks(len(features), 8 * self.width, flat.device):
-                wide = double(features[part, self.start : self.stop])
+                wide = double(features[part, self.start : self.stop]) - self.reference
                 for rows in added.rows:
                     flat.index_add_(0, rows[part].to(flat.device), wide)
             return
         for part in self._columns(len(features)):
-            wide = double(features[:, self.start + part.start : self.start + part.stop])
+            wide = double(features[:, self.start + part.start : self.start + part.stop]) - self.reference[part]
             for rows, hot in added.products:
                 flat[:, part].index_add_(0, rows.to(flat.device), hot.to(flat.device) @ wide)
+
+    def meet(self) -> None:
+        """From here on around the reference of rank 0, so that sums of all ranks can be added up."""
+        first = from_first(self.reference)
+        self.table += self.counts.view(*self.table.shape[:2], 1) * (self.reference - first)
+        self.reference = first
 
     def center(self, groups: int, counts: Tensor, weights: Tensor) -> None:
         """From class sums to class means around their mean, in place; counts and weights (V, K) of every view."""
@@ -144,8 +155,8 @@ class Slice:
         squares = self.table.new_zeros(n)
         for part in self._columns(n):
             table = self.table[:, :, part]
-            residual = double(features[:, self.start + part.start : self.start + part.stop])
-            residual = residual - self.mean[0, part]
+            residual = double(features[:, self.start + part.start : self.start + part.stop]) - self.reference[part]
+            residual -= self.mean[0, part]
             residual -= table[0].index_select(0, labels)
             squares += residual.square().sum(-1)
             products += table @ residual.mT
@@ -153,7 +164,7 @@ class Slice:
 
     def drop(self) -> None:
         """Let go of the class means."""
-        self.table = self.mean = torch.empty(0)
+        self.table = self.mean = self.reference = self.counts = torch.empty(0)
 
     def _columns(self, rows: int) -> Iterator[slice]:
         return row_chunks(self.width, 8 * rows, self.table.device)
@@ -189,10 +200,10 @@ class SlicedSite:
         """Class means of a slice, whose sums are complete."""
         part.center(self.views.groups, self.counts, self.weights)
         table, mean = part.table, part.mean
-        self.mean[:, part.start : part.stop] = mean
+        self.mean[:, part.start : part.stop] = whole = mean + part.reference
         self._spectrum = None
         self.gram += table @ table.mT
-        self.toward_mean += table[0] @ mean[0]
+        self.toward_mean += table[0] @ whole[0]
         if self.views.count > 1:  # where the class means of all samples lie, seen from the mean of each view
             self.places += table[:1] @ table.mT + ((mean[:1] - mean).unsqueeze(-2) @ table.mT)
 

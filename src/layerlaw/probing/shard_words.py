@@ -1,0 +1,52 @@
+"""How the shards of a job array are put into words: which of them, and what one measured otherwise than another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+SHOWN = 8  # numbers, commands
+OTHER = {"model": "another model", "data": "other data", "test": "other test data", "options": "with other options"}
+OTHER |= {"sites": "other sites", "classes": "other classes", "splits": "other data sets"}
+
+
+def listed_shards(numbers: Sequence[int], name: str = "") -> str:
+    """Their numbers, of many the first, behind the name for one of them.
+
+    >>> listed_shards([2], "shard"), listed_shards([1, 3], "shard"), listed_shards([4, 8])
+    ('shard 2', 'shards 1, 3', '4, 8')
+    """
+    named = f"{name}{'s' * (len(numbers) > 1)} " * bool(name)
+    return named + ", ".join(map(str, numbers[:SHOWN])) + f" and {len(numbers) - SHOWN} more" * (len(numbers) > SHOWN)
+
+
+def not_done(missing: Sequence[int], shards: int, number: int, rounds: int) -> str:
+    """That shards have not done a round.
+
+    >>> not_done([2], 3, 1, 2)
+    'shard 2 of 3 has not done round 1 of 2'
+    """
+    have = "has" if len(missing) == 1 else "have"
+    return f"{listed_shards(missing, 'shard')} of {shards} {have} not done round {number} of {rounds}"
+
+
+def difference(what: str, here: Any, there: Any) -> str:
+    """What another shard measured, where that is not what this one measures.
+
+    >>> difference("data", {"batch_size": 32, "batches": 4}, {"batch_size": 64, "batches": 2})
+    'data in batches of another size (64 there, 32 here)'
+    """
+    kind = OTHER[what]
+    if isinstance(here, dict) and isinstance(there, dict):
+        other = [key for key in here if there.get(key) != here[key]]
+        if "batch_size" in other:  # other batches follow from it
+            kind = f"{what.replace('test', 'test data')} in batches of another size"
+            return f"{kind} ({there.get('batch_size')} there, {here['batch_size']} here)"
+        here, there = ({key: of.get(key) for key in other} for of in (here, there))
+    return f"{kind} ({_short(there)} there, {_short(here)} here)"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 90 else f"{text[:90]}…"

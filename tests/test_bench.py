@@ -1,0 +1,51 @@
+"""`make bench` writes its table between two markers, and nothing else of the page."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """benchmarks/run.py, which measures nothing and writes another page."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location("bench_run", FOLDER / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("separation", "probes", "regressions"):
+        monkeypatch.setattr(module, name, lambda rounds: [("a row", "1.00", "≤ 2")])
+    monkeypatch.setattr(module, "memory", list)
+    monkeypatch.setattr(module, "PAGE", tmp_path / "benchmarks.md")
+    monkeypatch.setattr(sys, "argv", ["run.py"])
+    return module
+
+
+def test_what_was_written_by_hand_stays(bench: ModuleType) -> None:
+    bench.PAGE.write_text((FOLDER.parent / "docs" / "benchmarks.md").read_text(encoding="utf-8"), encoding="utf-8")
+    old = bench.PAGE.read_text(encoding="utf-8")
+    for _ in range(2):
+        bench.main()
+        new = bench.PAGE.read_text(encoding="utf-8")
+        assert new.count("| a row | 1.00 | ≤ 2 |") == 3
+        assert new.partition(bench.BEGIN)[0] == old.partition(bench.BEGIN)[0]
+        assert new.partition(bench.END)[2] == old.partition(bench.END)[2]
+    assert "## The fleet" in new
+    assert "D against the d×d pseudo-inverse" not in new
+
+
+@pytest.mark.parametrize("page", ["# Benchmarks\n", "{0}\n", "{1} {0}", "{0} {1} {1}"])
+def test_a_page_without_its_markers_is_told_before_the_work(
+    page: str, bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.PAGE.write_text(page.format(bench.BEGIN, bench.END), encoding="utf-8")
+    monkeypatch.setattr(bench, "separation", lambda rounds: pytest.fail("measured"))
+    with pytest.raises(SystemExit, match="expected '<!-- make bench begins -->' and behind it"):
+        bench.main()
+    assert bench.PAGE.read_text(encoding="utf-8") == page.format(bench.BEGIN, bench.END)
