@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
 
 ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
+FEW_LABELS, MANY_ROWS = 4096, 2**16  # of one batch, and of several sites: what is made of no more of them is kept
 MANY = 64  # classes (and groups): sums into so many cells are runs of sorted rows, not products with indicator rows
 
 
@@ -36,7 +38,22 @@ class Assignment:
 
     @classmethod
     def of(cls, labels: Tensor, classes: int, split: Tensor | None = None, groups: int = 0) -> Assignment:
-        """`split` (n,) are the numbers of the groups the sums are split into."""
+        """`split` (n,) are the numbers of the groups the sums are split into.
+
+        The one of few labels is kept: a network that is trained is measured on the same ones again and again.
+        """
+        few = labels.dim() == 1 and len(labels) <= FEW_LABELS and labels.device.type == "cpu"
+        if not few or groups or split is not None:
+            return cls._made(labels, classes, split, groups)
+        global _kept
+        known = _kept
+        if known is None or known.counts.shape[-1] != classes or not torch.equal(known.labels, labels):
+            with torch.inference_mode(False):  # it may be used outside of one
+                _kept = known = cls._made(labels.clone(), classes, None, 0)  # a copy: the labels may be changed
+        return known
+
+    @classmethod
+    def _made(cls, labels: Tensor, classes: int, split: Tensor | None, groups: int) -> Assignment:
         *batch, n = labels.shape
         B, device = torch.Size(batch).numel(), labels.device
         hot = one_hot(labels, classes, torch.uint8)
@@ -57,6 +74,19 @@ class Assignment:
 
     def for_sites(self, sites: int) -> Assignment:
         """Labels (n,) for the features of several sites (S, n, d)."""
+        if sites * len(self.labels) > MANY_ROWS:
+            return self._made_for(sites)
+        if sites not in self._for_sites:
+            with torch.inference_mode(False):
+                self._for_sites[sites] = self._made_for(sites)
+        return self._for_sites[sites]
+
+    @cached_property
+    def _for_sites(self) -> dict[int, Assignment]:
+        """What `for_sites` has made."""
+        return {}
+
+    def _made_for(self, sites: int) -> Assignment:
         S, n = sites, len(self.labels)
         lead = torch.arange(S, device=self.labels.device).unsqueeze(-1)  # (S, 1)
         K, blocks, g = self.counts.shape[-1], -(-n // ROWS_IN_FLOAT32), max(1, self.groups)
@@ -83,6 +113,9 @@ class Assignment:
             return self
         moved: dict[str, Any] = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "groups"}
         return Assignment(**moved, groups=self.groups)
+
+
+_kept: Assignment | None = None
 
 
 @dataclass
@@ -166,9 +199,10 @@ class ClassSums:
         counts, sums, spread = (torch.stack(t) for t in zip(*(part.tensors for part in parts), strict=True))
         return cls(counts, sums, spread, parts[0].dtype)
 
-    def at(self, index: int) -> ClassSums:
-        """One entry of the leading dimension."""
-        return ClassSums(self.counts[index], self.sums[index], self.spread[index], self.dtype)
+    def each(self) -> list[ClassSums]:
+        """Every entry of the leading dimension."""
+        entries = zip(*(tensor.unbind() for tensor in self.tensors), strict=True)
+        return [ClassSums(*tensors, self.dtype) for tensors in entries]
 
     def to(self, device: torch.device | str) -> ClassSums:
         """The same on another device."""
