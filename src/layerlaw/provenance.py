@@ -17,7 +17,8 @@ from layerlaw.files import sha256
 from layerlaw.module_tree import buffers_in, parameters_in, walk
 
 DIGEST_BYTES = 2 * 2**30
-READABLE = (torch.float32, torch.float64, torch.float16, torch.int64)  # by NumPy, as they are
+PLAIN = (Tensor, nn.Parameter)
+READABLE = {torch.float32, torch.float64, torch.float16, torch.int64}  # by NumPy, as they are
 
 
 def provenance(*devices: str | torch.device | None, **more: Any) -> dict[str, Any]:
@@ -63,11 +64,11 @@ def parameter_digest(network: nn.Module) -> str | None:
 
 
 def _digest(tensors: Sequence[Tensor]) -> str | None:
-    others = [t for t in tensors if type(t) not in (Tensor, nn.Parameter)]
+    others = [t for t in tensors if type(t) not in PLAIN]
     elsewhere = any(t.is_meta for t in tensors) or any(
         hasattr(t, "full_tensor") for t in others
     )  # offloaded or sharded
-    if elsewhere or sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES:
+    if elsewhere or sum(t.nbytes for t in tensors) > DIGEST_BYTES:
         return None
     try:
         return sha256(map(_bytes, tensors))
@@ -78,6 +79,6 @@ def _digest(tensors: Sequence[Tensor]) -> str | None:
 def _bytes(tensor: Tensor) -> npt.NDArray[Any]:
     """The numbers of a tensor, whose bytes are read; those that NumPy does not know as their bytes."""
     here = tensor.detach()
-    if here.device.type != "cpu" or not here.is_contiguous():
+    if not here.is_cpu or not here.is_contiguous():
         here = here.cpu().contiguous()
     return here.numpy() if here.dtype in READABLE else here.reshape(-1).view(torch.uint8).numpy()

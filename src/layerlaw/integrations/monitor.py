@@ -36,6 +36,7 @@ AUGMENTED = (
     "samples without it. A loader without augmentation measures those."
 )
 
+MOST_UNSEEN = 20  # records for which the rule of `should_stop` is asked when somebody wants to know
 SMALL_SAMPLE, SMALL_BATCH = 4096, 1024  # bytes, and how many of such samples are run at once: calls cost more than work
 
 
@@ -149,6 +150,8 @@ class Monitor:
         record.name = f"{self.unit} {epoch}"
         self.records.append(record)
         self._unseen.append(record)
+        if len(self._unseen) > MOST_UNSEEN:  # so that they are not kept where somebody drops them
+            _ = self.rule
         if rank() == 0:
             self._write(record)
             self._send(record)
