@@ -14,12 +14,12 @@ from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
+SMALL_MARK = 2**16  # numbers: of larger digests the marks are not kept
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
 SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
 FEW_CLASSES = 200  # whose singular values take no time
 NEARLY_EQUAL = 1e-6  # of the largest eigenvalue: larger ones keep ten digits, and their roots as many
-SMALL_MARK = 2**16  # numbers: of larger digests the marks are not kept
 COLLINEAR = 1e-12  # eigenvalues of the targets' correlations below this share of the largest are rounding
 
 

@@ -209,8 +209,8 @@ class FirstPass:
     def _by_site(self) -> tuple[dict[Key, ClassSums], dict[Key, ClassSums]]:
         """Takes apart what was added up together."""
         for (drawn, keys), together in self._together.items():
-            for key, own in zip(keys, together.each(), strict=True):
-                _add(self._sums[drawn], key, own)
+            for i, key in enumerate(keys):
+                _add(self._sums[drawn], key, together.at(i))
         if self._together:
             self._together = {}
             whole, drawn_ones = ({key: sums[key] for key in self._order if key in sums} for sums in self._sums)

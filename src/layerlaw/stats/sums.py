@@ -14,8 +14,8 @@ from torch import Tensor
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
 
-ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
 FEW_LABELS, MANY_ROWS = 4096, 2**16  # of one batch, and of several sites: what is made of no more of them is kept
+ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
 MANY = 64  # classes (and groups): sums into so many cells are runs of sorted rows, not products with indicator rows
 
 
@@ -199,10 +199,9 @@ class ClassSums:
         counts, sums, spread = (torch.stack(t) for t in zip(*(part.tensors for part in parts), strict=True))
         return cls(counts, sums, spread, parts[0].dtype)
 
-    def each(self) -> list[ClassSums]:
-        """Every entry of the leading dimension."""
-        entries = zip(*(tensor.unbind() for tensor in self.tensors), strict=True)
-        return [ClassSums(*tensors, self.dtype) for tensors in entries]
+    def at(self, index: int) -> ClassSums:
+        """One entry of the leading dimension."""
+        return ClassSums(self.counts[index], self.sums[index], self.spread[index], self.dtype)
 
     def to(self, device: torch.device | str) -> ClassSums:
         """The same on another device."""
