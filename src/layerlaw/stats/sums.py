@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,11 +44,10 @@ class Assignment:
         few = labels.dim() == 1 and len(labels) <= FEW_LABELS and labels.device.type == "cpu"
         if not few or groups or split is not None:
             return cls._made(labels, classes, split, groups)
-        global _kept
-        known = _kept
+        known = _kept[0] if _kept else None
         if known is None or known.counts.shape[-1] != classes or not torch.equal(known.labels, labels):
             with torch.inference_mode(False):  # it may be used outside of one
-                _kept = known = cls._made(labels.clone(), classes, None, 0)  # a copy: the labels may be changed
+                _kept[:] = [known := cls._made(labels.clone(), classes, None, 0)]  # a copy: labels may be changed
         return known
 
     @classmethod
@@ -73,18 +71,13 @@ class Assignment:
         return cls(labels, counts, first, own, cells.reshape(-1), spreads.reshape(-1), groups)
 
     def for_sites(self, sites: int) -> Assignment:
-        """Labels (n,) for the features of several sites (S, n, d)."""
-        if sites * len(self.labels) > MANY_ROWS:
-            return self._made_for(sites)
-        if sites not in self._for_sites:
+        """Labels (n,) for the features of several sites (S, n, d); of few rows they are kept."""
+        kept = vars(self).setdefault("_for_sites", {}) if sites * len(self.labels) <= MANY_ROWS else {}
+        if sites not in kept:
             with torch.inference_mode(False):
-                self._for_sites[sites] = self._made_for(sites)
-        return self._for_sites[sites]
-
-    @cached_property
-    def _for_sites(self) -> dict[int, Assignment]:
-        """What `for_sites` has made."""
-        return {}
+                kept[sites] = self._made_for(sites)
+        found: Assignment = kept[sites]
+        return found
 
     def _made_for(self, sites: int) -> Assignment:
         S, n = sites, len(self.labels)
@@ -115,7 +108,7 @@ class Assignment:
         return Assignment(**moved, groups=self.groups)
 
 
-_kept: Assignment | None = None
+_kept: list[Assignment] = []
 
 
 @dataclass
