@@ -3,6 +3,9 @@
     python benchmarks/monitor.py            # one CPU thread, processor time, medians of 5 pairs of 50 epochs
     python benchmarks/monitor.py --pairs 9 --epochs 100
 
+On a machine that others use, too, whole trainings differ by more than a monitor costs. A second number is taken inside of
+each training with one: the median of a measurement, and of what the epoch behind it takes more, over five median epochs.
+
 Two loops: the lab's own (tensors in memory, fused Adam), which is as fast as such a network can be trained in PyTorch, and
 the usual one (DataLoader, torch.optim.Adam).
 """
@@ -57,6 +60,28 @@ def seconds(loop: Callable[..., None], recipe: Recipe, data: tuple[torch.Tensor,
     return taken
 
 
+def within(loop: Callable[..., None], recipe: Recipe, data: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, float]:
+    """Processor time of one epoch and of one measurement, which makes the next epoch slower; medians of one training."""
+    torch.manual_seed(recipe.seed)
+    network = recipe.network.build()
+    monitor = ll.Monitor(network, data, every=EVERY)
+    plain, behind, measured = list[float](), list[float](), list[float]()
+    last = time.process_time()
+
+    def visit(epoch: int) -> None:
+        nonlocal last
+        now = time.process_time()
+        (behind if epoch > 1 and (epoch - 1) % EVERY == 0 else plain).append(now - last)
+        monitor(epoch)
+        last = time.process_time()
+        if epoch % EVERY == 0:
+            measured.append(last - now)
+
+    loop(network, data, recipe, visit)
+    epoch = statistics.median(plain)
+    return epoch, statistics.median(measured) + statistics.median(behind) - epoch
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
@@ -74,6 +99,12 @@ def main() -> None:
         each = statistics.median(watched - without for without, watched in pairs) / (given.epochs // EVERY)
         print(f"{name}: {1e3 * alone / given.epochs:.1f} ms per epoch alone; {1e3 * each:.1f} ms per measurement;")
         print(f"  a monitor at every {EVERY}th epoch costs {share:.1%}")
+        inside = [within(loop, recipe, data) for _ in range(given.pairs)]
+        epoch, each = (statistics.median(times) for times in zip(*inside, strict=True))
+        share = statistics.median(cost / (EVERY * alone) for alone, cost in inside)
+        print(
+            f"  inside of a training: {1e3 * epoch:.1f} ms per epoch, {1e3 * each:.1f} ms per measurement: {share:.1%}"
+        )
 
 
 if __name__ == "__main__":

@@ -5,15 +5,20 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import platform
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy.typing as npt
 import torch
-from torch import cuda, nn
+from torch import Tensor, cuda, nn
 
 from layerlaw.files import sha256
+from layerlaw.module_tree import buffers_in, parameters_in, walk
 
 DIGEST_BYTES = 2 * 2**30
+PLAIN = (Tensor, nn.Parameter)
+READABLE = {torch.float32, torch.float64, torch.float16, torch.int64}  # by NumPy, as they are
 
 
 def provenance(*devices: str | torch.device | None, **more: Any) -> dict[str, Any]:
@@ -40,10 +45,12 @@ def code_version() -> str:
 
 def model_provenance(model: nn.Module) -> dict[str, Any]:
     """What is said of a model: its class, its number of parameters and their checksum."""
+    modules = walk(model)
+    parameters = parameters_in(modules)
     return {
         "model": type(model).__name__,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "parameters_sha256": parameter_digest(model),
+        "parameters": sum(p.numel() for p in parameters),
+        "parameters_sha256": _digest([*parameters, *buffers_in(modules)]),
     }
 
 
@@ -52,11 +59,26 @@ def parameter_digest(network: nn.Module) -> str | None:
 
     Nor is there one where they are held in a form that has no bytes to read, as some quantized weights are.
     """
-    tensors = [*network.parameters(), *network.buffers()]
-    elsewhere = any(t.is_meta or hasattr(t, "full_tensor") for t in tensors)  # offloaded or sharded
-    if elsewhere or sum(t.numel() * t.element_size() for t in tensors) > DIGEST_BYTES:
+    modules = walk(network)
+    return _digest([*parameters_in(modules), *buffers_in(modules)])
+
+
+def _digest(tensors: Sequence[Tensor]) -> str | None:
+    others = [t for t in tensors if type(t) not in PLAIN]
+    elsewhere = any(t.is_meta for t in tensors) or any(
+        hasattr(t, "full_tensor") for t in others
+    )  # offloaded or sharded
+    if elsewhere or sum(t.nbytes for t in tensors) > DIGEST_BYTES:
         return None
     try:
-        return sha256(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for t in tensors)
+        return sha256(map(_bytes, tensors))
     except (NotImplementedError, RuntimeError, TypeError, ValueError):  # a finished measurement is not lost for it
         return None
+
+
+def _bytes(tensor: Tensor) -> npt.NDArray[Any]:
+    """The numbers of a tensor, whose bytes are read; those that NumPy does not know as their bytes."""
+    here = tensor.detach()
+    if not here.is_cpu or not here.is_contiguous():
+        here = here.cpu().contiguous()
+    return here.numpy() if here.dtype in READABLE else here.reshape(-1).view(torch.uint8).numpy()

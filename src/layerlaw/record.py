@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerlaw.errors import DataError, Demand, InputError, demand, needed
 from layerlaw.files import Saved, from_plain
+from layerlaw.later import looked_at
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
 from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.notebook import Shown, View
@@ -29,6 +30,7 @@ SHOWN = 10  # columns that an error names
 INPUT = "in"  # the number of a language model's embedded input, which is no block
 
 
+@looked_at(plane=lambda points: [*map(tuple, points)])  # tuples: the garbage collector does not look at them again
 @dataclass
 class SiteRow:
     """One place in the network: what it is, and what was measured there.
@@ -52,9 +54,6 @@ class SiteRow:
     left_out: dict[str, list[float | None]] = field(default_factory=dict, repr=False)
     branch: bool = False  # not every path from the input to the output passes it
     aside: str = ""
-
-    def __post_init__(self) -> None:
-        self.plane = [*map(tuple, self.plane)]  # nothing that Python's garbage collector looks at again and again
 
 
 @dataclass
@@ -119,6 +118,7 @@ REGRESSION = Kind(
 KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL, REGRESSION)}
 
 
+@looked_at(collapse_view=None)
 @dataclass(repr=False)
 class Record(Saved, Shown):
     """The result of a probe: sites in depth order, classes, settings and provenance.

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from layerlaw.errors import BusyError, check_choice
+from layerlaw.module_tree import walk
 
 WhenBusy = Literal["wait", "raise"]
 """What a thread does whose model another thread is measuring: wait until it is free, or raise a `BusyError`."""
@@ -65,11 +66,12 @@ def claimed(network: nn.Module, busy: WhenBusy = "wait") -> Iterator[None]:
     Where another thread has it, this one waits, or with `busy="raise"` raises. A thread may claim again what it has.
     """
     check_choice("busy", busy, get_args(WhenBusy))
-    me, modules = threading.get_ident(), list(network.modules())  # held, so that no other module gets their ids
+    me, modules = threading.get_ident(), walk(network)  # held, so that no other module gets their ids
 
     def taken() -> bool:
-        return any(_users.get(id(module), (me, 0))[0] != me for module in modules)
+        return any(_users.get(id(module), mine)[0] != me for module in modules)
 
+    mine = me, 0
     with _free:
         if busy == "raise" and taken():
             what = f"the {type(network).__name__}, or a part of it, is being measured by another thread"
@@ -77,7 +79,7 @@ def claimed(network: nn.Module, busy: WhenBusy = "wait") -> Iterator[None]:
         while taken():
             _free.wait(0.2)  # with a time, so that Ctrl-C is heard
         for module in modules:
-            _users[id(module)] = me, _users.get(id(module), (me, 0))[1] + 1
+            _users[id(module)] = me, _users.get(id(module), mine)[1] + 1
     try:
         yield
     finally:

@@ -25,8 +25,10 @@ from training_parts import CLASSES, FEATURES, SAMPLES, Blobs, differences, every
 
 import layerlaw as ll
 from layerlaw.errors import CaptureError, InputError
+from layerlaw.integrations import monitor as monitor_module
 from layerlaw.integrations.undisturbed import reread, seeded
 from layerlaw.record import Record
+from layerlaw.verdict.stopping import UntilLaw
 
 Adam, Momentum = torch.optim.Adam, lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9)
 
@@ -207,6 +209,65 @@ def test_the_law_stops_a_training_by_the_rule_that_there_is(monkeypatch: pytest.
         seen.append(monitor.should_stop)
     assert seen == [False, False, True, True]
     assert monitor.rule.since == 0
+
+
+def test_the_rule_has_seen_all_records_whenever_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    often, seldom = (ll.Monitor(network(), (Blobs().x, Blobs().y)) for _ in range(2))
+    monkeypatch.setattr(monitor_module, "MOST_UNSEEN", 2)
+    for epoch in range(7):
+        often(epoch)
+        seldom(epoch)
+        assert often.rule._last == epoch
+        assert len(seldom._unseen) <= 2
+    assert repr(often.rule) == repr(seldom.rule)
+    seldom(8)
+    old, seldom.rule = seldom._rule, UntilLaw()
+    assert old._last == 8  # what was measured before it was changed was for the old one
+    assert seldom.rule._last is None
+    seldom(9)
+    assert (seldom.rule._last, old._last) == (9, 8)
+
+
+CHANGES: dict[str, Callable[[nn.Sequential, Tensor, Tensor], object]] = {
+    "nothing": lambda model, x, y: None,
+    "weights": lambda model, x, y: model[4].weight.data.mul_(1.5),
+    "running statistics": lambda model, x, y: model[1].running_var.mul_(2),  # type: ignore[union-attr, operator]
+    "labels": lambda model, x, y: y.copy_(y.flip(0)),
+    "labels that torch does not see change": lambda model, x, y: np.from_dlpack(y)[:9].fill(2),
+    "inputs": lambda model, x, y: x.mul_(3).sub_(1),
+    "inputs that torch does not see change": lambda model, x, y: np.from_dlpack(x)[:9].fill(2),
+    "a layer more": lambda model, x, y: model.insert(1, nn.Linear(FEATURES, FEATURES)),
+    "a layer less": lambda model, x, y: model.pop(4),
+    "another nonlinearity": lambda model, x, y: model.__setitem__(2, nn.Tanh()),
+    "a wider layer": lambda model, x, y: (
+        model.__setitem__(12, nn.Linear(FEATURES, 20)),
+        model.__setitem__(13, nn.BatchNorm1d(20)),
+        model.__setitem__(16, nn.Linear(20, CLASSES)),
+    ),
+    "eval mode": lambda model, x, y: model.eval(),
+    "float64": lambda model, x, y: (model.double(), setattr(x, "data", x.data.double())),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_that_is_kept_outlives_a_change(change: str) -> None:
+    model, x, y = network(), Blobs().x.clone(), Blobs().y.clone()
+    monitor = ll.Monitor(model, (x, y))
+    monitor(0)
+    monitor(1)
+    CHANGES[change](model, x, y)
+    again = monitor(2)
+    fresh = ll.probe(model, (x, y), uncertainty=False, batch_size=1024, progress=False)
+    assert again is not None
+    found, wanted = again.to_dict(), fresh.to_dict()
+    for name in ("created", "seconds"):
+        found["provenance"].pop(name), wanted["provenance"].pop(name)
+    found["settings"] = {k: v for k, v in found["settings"].items() if k not in ("step", "step_unit")}
+    found["name"] = wanted["name"]
+    assert found == wanted
+    before = monitor.records[1].to_dict()
+    changed = [k for k in ("sites", "counts", "provenance") if before[k] != found[k]]
+    assert bool(set(changed) - {"provenance"}) == (change not in ("nothing", "eval mode"))
 
 
 def test_too_few_layers_for_a_law_are_told_once_when_somebody_asks() -> None:

@@ -1,10 +1,20 @@
 """Three ways to add up rows by class: row by row, by sorted runs, by products. A CPU takes the first, a GPU the others."""
 
+import numpy as np
 import pytest
 import torch
 
 from layerlaw.stats import one_hot
-from layerlaw.stats.sums import Assignment, _add_runs, _add_up, _multiply_out, by_label, sums_by_class
+from layerlaw.stats.sums import (
+    FEW_LABELS,
+    Assignment,
+    ClassSums,
+    _add_runs,
+    _add_up,
+    _multiply_out,
+    by_label,
+    sums_by_class,
+)
 
 CLASSES = 70
 
@@ -46,3 +56,50 @@ def test_sums_and_columns_by_class_are_products_with_indicators(classes: int) ->
     torch.testing.assert_close(sums_by_class(values, y, classes), hot @ values.mT)
     columns = torch.randn(3, 4, classes, dtype=torch.float64, generator=generator)
     torch.testing.assert_close(by_label(columns, y), columns @ hot)
+
+
+def test_what_is_kept_of_labels_is_dropped_when_they_change() -> None:
+    x, y = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3
+
+    def right(labels: torch.Tensor, classes: int) -> bool:
+        found = ClassSums.of(x, labels, classes)
+        hot = one_hot(labels, classes, torch.float64)
+        return torch.allclose(found.sums, hot @ x.double(), atol=1e-5) and torch.equal(found.counts, hot.sum(-1))
+
+    assert right(y, 3)
+    assert Assignment.of(y, 3) is Assignment.of(y.clone(), 3)
+    y[:7] = 2  # the same tensor, other labels
+    assert right(y, 3)
+    assert right(y, 4)
+    assert right(y, 3)
+    assert right(y[torch.randperm(50, generator=torch.Generator().manual_seed(1))], 3)
+    np.from_dlpack(y)[:9] = 1  # torch does not notice
+    assert right(y, 3)
+    assert right(y.int(), 3)
+
+
+def test_sums_of_several_sites_are_those_of_the_labels_that_there_are() -> None:
+    x, y = torch.randn(3, 50, 4, generator=torch.Generator().manual_seed(0)), torch.arange(50) % 3
+    for labels in (y, y.flip(0), y):
+        together = ClassSums.assigned(x, Assignment.of(labels, 3).for_sites(3))
+        for i, features in enumerate(x):
+            one, alone = together.at(i), ClassSums.of(features, labels, 3)
+            torch.testing.assert_close(one.sums, alone.sums)
+            assert torch.equal(one.counts, alone.counts)
+
+
+def test_what_is_kept_may_be_used_with_gradients_and_is_not_changed_by_sums() -> None:
+    y = torch.arange(40) % 5
+    with torch.inference_mode():
+        kept = Assignment.of(y, 5).for_sites(2)
+    assert not any(tensor.is_inference() for tensor in (kept.own, kept.cells, kept.first, kept.labels, kept.counts))
+    before = kept.counts.clone()
+    features = torch.randn(2, 40, 3)
+    sums = ClassSums.assigned(features, Assignment.of(y, 5).for_sites(2))
+    sums.add(ClassSums.assigned(features, Assignment.of(y, 5).for_sites(2)))
+    assert torch.equal(Assignment.of(y, 5).for_sites(2).counts, before)
+
+
+def test_of_many_labels_nothing_is_kept() -> None:
+    y = torch.arange(FEW_LABELS + 1) % 3
+    assert Assignment.of(y, 3) is not Assignment.of(y, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, nn
@@ -14,23 +15,25 @@ from layerlaw.errors import DataError
 class Inputs:
     """What a network takes of a dictionary: by name what its forward calls so, else the one tensor that can be meant."""
 
-    def __init__(self, parameters: Mapping[str, inspect.Parameter] | None = None) -> None:
+    def __init__(self, network: nn.Module | None = None) -> None:
         self.unused: set[str] = set()
+        self._network, self._asked = network, False
+
+    def _ask(self) -> None:
+        """What the signature of its forward says: asked with the first dictionary, since it takes a while."""
+        if self._asked:
+            return
+        self._asked, parameters = True, None
+        with suppress(TypeError, ValueError):
+            parameters = None if self._network is None else inspect.signature(self._network.forward).parameters
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         self._known = parameters is not None
         self._named = {k: p for k, p in (parameters or {}).items() if p.kind in kinds}
         self._any_name = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in (parameters or {}).values())
 
-    @classmethod
-    def of(cls, network: nn.Module | None) -> Inputs:
-        """As the signature of its forward says."""
-        try:
-            return cls(None if network is None else inspect.signature(network.forward).parameters)
-        except (TypeError, ValueError):
-            return cls()
-
     def taken(self, given: Mapping[str, Any], where: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments and keyword arguments of a call."""
+        self._ask()
         needed = [name for name, p in self._named.items() if p.default is inspect.Parameter.empty]
         fits = {k: v for k, v in given.items() if self._any_name or k in self._named}
         if not self._known or (fits and all(name in fits for name in needed)):

@@ -105,15 +105,16 @@ class Batch:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """Every input tensor changed, also inside tuples, lists and dictionaries."""
+        return Batch(_changed(self.args, change), _changed(self.kwargs, change), self.labels)
 
-        def changed(value: Any) -> Any:  # torch's trees would pass over subclasses of dict, list and tuple
-            if isinstance(value, Tensor):
-                return change(value)
-            if isinstance(value, tuple | list):
-                return (tuple if isinstance(value, tuple) else list)(map(changed, value))
-            return {k: changed(v) for k, v in value.items()} if isinstance(value, dict) else value
 
-        return replace(self, args=changed(self.args), kwargs=changed(self.kwargs))
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    # torch's trees would pass over subclasses of dict, list and tuple
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple | list):
+        return (tuple if isinstance(value, tuple) else list)(_changed(one, change) for one in value)
+    return {k: _changed(v, change) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 class Batches:
@@ -135,7 +136,7 @@ class Batches:
         network: nn.Module | None = None,
     ) -> None:
         self.where, self.order = where, "as given"
-        self._labels_at, self._inputs = labels_at, Inputs.of(network)
+        self._labels_at, self._inputs = labels_at, Inputs(network)
         self.samples: int | None = None
         self.labels: Tensor | None = None
         self._last: Any = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from layerlaw.capture.modules import entering, main_input, modules_of, tensors_i
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, FeatureError
-from layerlaw.stats.precision import full_precision
+from layerlaw.stats.precision import full_precision, is_full_precision
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,22 @@ def _some_of(tensor: Tensor, count: int) -> Tensor:
 
 @contextmanager
 def hooked(
-    network: nn.Module, names: Iterable[str], enter: Callable[..., None], leave: Callable[..., None]
+    network: nn.Module,
+    names: Iterable[str],
+    enter: Callable[..., None],
+    leave: Callable[..., None],
+    left: Container[str] | None = None,
 ) -> Iterator[None]:
-    """Call `enter(name, module, args, kwargs)` before and `leave(name, module, args, output)` after these modules."""
+    """Call `enter(name, module, args, kwargs)` before and `leave(name, module, args, output)` after these modules.
+
+    `left` are those of them that `leave` is called after, where it is not all.
+    """
     modules = modules_of(network)
     with ExitStack() as hooks:
         for name in names:
             hooks.callback(modules[name].register_forward_pre_hook(partial(enter, name), with_kwargs=True).remove)
-            hooks.callback(modules[name].register_forward_hook(partial(leave, name)).remove)
+            if left is None or name in left:
+                hooks.callback(modules[name].register_forward_hook(partial(leave, name)).remove)
         yield
 
 
@@ -278,12 +286,13 @@ class Capture:
         for site in sites:
             turn = LOGITS if site.at == "logits" else site.call
             (self.inputs if site.at == "input" else self.outputs)[site.module][turn] = site
+        self.inputs, self.outputs = dict(self.inputs), dict(self.outputs)
         self.expected = Counter({site.module: plan.calls[site.module] for site in sites})
         self.counts: Counter[str] = Counter()
         self.samples = 0
         self.mask: Tensor | None = None
         self.rows: Tensor | None = None
-        self._hooks = hooked(network, self.expected, self.enter, self.leave)
+        self._hooks = hooked(network, self.expected, self.enter, self.leave, self.outputs)
 
     def __enter__(self) -> Self:
         self._hooks.__enter__()
@@ -320,7 +329,7 @@ class Capture:
         """Before a call: count it, look at its input."""
         if _unobserved.get():
             return
-        site = self.inputs[name].get(self.counts[name])
+        site = self.inputs[name].get(self.counts[name]) if name in self.inputs else None
         self.counts[name] += 1
         if site is not None:
             self.hand_over(site, entering(args, kwargs))
@@ -342,6 +351,8 @@ class Capture:
         if self.gradients:
             with torch.autocast(tensor.device.type, enabled=False):
                 self.consume(site, self.features(site, tensor))
+        elif not torch.is_inference_mode_enabled() and is_full_precision():
+            self.consume(site, self.features(site, tensor.detach()))
         else:
             # A model's own inference mode would give tensors that cannot be added to later.
             inference = torch.is_inference_mode_enabled()
@@ -353,6 +364,9 @@ class Capture:
         if self.reduce is None:
             return tensor
         ordered = samples_first(tensor, site.axis, site.fold)
+        plain = tensor.dim() == 2 and self.rows is None and not self.gradients
+        if plain and ordered.shape == (self.samples, site.features):
+            return ordered
         if len(ordered) != self.samples:
             came = f"features for {len(ordered)} (shape {tuple(ordered.shape)})"
             raise FeatureError(f"site '{site.name}': expected {self.samples} samples, got {came}.")

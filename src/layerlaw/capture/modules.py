@@ -8,6 +8,7 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn.modules import conv, pooling
 from torch.nn.modules.batchnorm import _NormBase
 
 from layerlaw.errors import CaptureError
+from layerlaw.module_tree import named
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 BARE = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -27,6 +29,7 @@ NO_WEIGHT = re.compile(r"embed|token|bias|scale|gamma|pos|norm")  # what paramet
 WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 
 
+@lru_cache(maxsize=2**14)
 def clean_name(name: str) -> str:
     """A module's name without the parts that torch.compile, FSDP or checkpointing put into it.
 
@@ -38,7 +41,7 @@ def clean_name(name: str) -> str:
 
 def modules_of(network: nn.Module) -> dict[str, nn.Module]:
     """Every module by its clean name, in definition order; of a wrapper and what it wraps, the inner one."""
-    return {clean_name(name): module for name, module in network.named_modules()}
+    return {clean_name(name): module for name, module in named(network).items()}
 
 
 def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_depth: bool = False) -> list[str]:
@@ -58,7 +61,7 @@ def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """The floating-point tensors in nested tuples, lists, dictionaries and dataclasses, other than masks, in order."""
     if isinstance(value, Tensor):
-        if value.layout == torch.strided and not value.is_nested and value.is_floating_point():
+        if _is_plain(value):
             yield value
     elif isinstance(value, (tuple, list)):
         for item in value:
@@ -69,8 +72,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
         yield from tensors_in({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
 
 
+def _is_plain(value: Tensor) -> bool:
+    return value.layout == torch.strided and not value.is_nested and value.is_floating_point()
+
+
 def entering(args: Any, kwargs: Mapping[str, Any]) -> Tensor | None:
     """The tensor that a module works on: by convention its `hidden_states`, or what comes first."""
+    if args and not kwargs and isinstance(args[0], Tensor) and _is_plain(args[0]):  # as nearly always
+        return args[0]
     hidden = kwargs.get("hidden_states")
     return hidden if isinstance(hidden, Tensor) else next(tensors_in((args, kwargs)), None)
 

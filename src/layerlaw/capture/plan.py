@@ -48,6 +48,9 @@ class Site:
     behind: bool = False
     aside: str = ""
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # of all fields it would take longer than what is looked up
+
     @property
     def tokens(self) -> bool:
         """Whether a sample is a row of tokens, each with its features."""

@@ -36,6 +36,7 @@ AUGMENTED = (
     "samples without it. A loader without augmentation measures those."
 )
 
+MOST_UNSEEN = 20  # records for which the rule of `should_stop` is asked when somebody wants to know
 SMALL_SAMPLE, SMALL_BATCH = 4096, 1024  # bytes, and how many of such samples are run at once: calls cost more than work
 
 
@@ -86,8 +87,9 @@ class Monitor:
         if not isinstance(model, nn.Module):
             raise InputError(f"model: expected an nn.Module, got {shown(model)}.")
         undisturbed.check_unsharded(model)
-        self.every, self.rule, self.at_end = every, UntilLaw(), at_end
-        """How often it measures, the rule of `should_stop`, and whether `finish()` measures the last epoch."""
+        self.every, self.at_end = every, at_end
+        """How often it measures, and whether `finish()` measures the last epoch."""
+        self._rule, self._unseen = UntilLaw(), list[Record]()  # and the records that it has not seen
         self.records: list[Record] = []
         """What was measured, in the order of the epochs; each has its epoch as settings["step"].
 
@@ -152,10 +154,9 @@ class Monitor:
         record.settings |= {"step": epoch, "step_unit": self.unit}
         record.name = f"{self.unit} {epoch}"
         self.records.append(record)
-        try:
-            self.rule.update(epoch, record)
-        except InputError as error:  # too few layers to speak of a law
-            self._no_law = str(error)
+        self._unseen.append(record)
+        if len(self._unseen) > MOST_UNSEEN:  # so that they are not kept where somebody drops them
+            _ = self.rule
         if rank() == 0:
             self._write(record)
             self._send(record)
@@ -167,14 +168,30 @@ class Monitor:
         return self.records[-1] if self.records else None
 
     @property
+    def rule(self) -> UntilLaw:
+        """The rule of `should_stop`, which has seen all records."""
+        unseen, self._unseen = self._unseen, []
+        for record in unseen:
+            try:
+                self._rule.update(record.settings["step"], record)
+            except InputError as error:  # too few layers to speak of a law
+                self._no_law = str(error)
+        return self._rule
+
+    @rule.setter
+    def rule(self, rule: UntilLaw) -> None:
+        _, self._rule = self.rule, rule  # what was measured before is the old one's
+
+    @property
     def should_stop(self) -> bool:
         """Whether the law has held at as many measurements in a row as the `rule` wants (three).
 
         That is early: ask for what else you need, such as fitted training data, before you stop.
         """
+        rule = self.rule
         if self._no_law:
             self._warn("law", f"should_stop never becomes True ({self._no_law})")
-        return self.rule.stopped is not None
+        return rule.stopped is not None
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write one page about all records, along the training."""
@@ -221,7 +238,8 @@ class Monitor:
         self.finish()
 
     def __repr__(self) -> str:
-        stop = f", the law has held since {self.unit} {self.rule.since}" if self.rule.stopped is not None else ""
+        rule = self.rule
+        stop = f", the law has held since {self.unit} {rule.since}" if rule.stopped is not None else ""
         return f"Monitor(every={self.every}): {len(self.records)} measured{stop}"
 
     def _measured(self) -> Record:

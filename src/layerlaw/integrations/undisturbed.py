@@ -25,7 +25,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from layerlaw.capture.network import Randomness
+from layerlaw.capture.network import Randomness, seeding
 from layerlaw.errors import InputError
 
 FEW = 16  # samples that are read twice, to see whether they stay the same
@@ -111,12 +111,8 @@ def seeded(seed: int, *data: Any) -> Iterator[None]:
     put_back = [restore for one in data for restore in _generators(one)]
     with Randomness():
         try:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002 - data sets draw from it
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed takes a millisecond
-            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-                torch.cuda.manual_seed_all(seed)
-            yield
+            with seeding(seed):
+                yield
         finally:
             for restore in put_back:
                 restore()

@@ -34,8 +34,8 @@ def geometry(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     variation = norms.std(-1, correction=0) / norms.mean(-1)
     directions = rows / norms.unsqueeze(-1)
     cosines = directions @ directions.mT  # (…, K, K)
-    others = ~torch.eye(K, dtype=torch.bool, device=rows.device)
-    off = cosines[..., others]  # (…, K(K−1))
+    # Without the diagonal: behind the first number, every (K+1)-th one is on it.
+    off = cosines.flatten(-2)[..., 1:].unflatten(-1, (K - 1, K + 1))[..., :-1].flatten(-2)  # (…, K(K−1))
     return variation, (off + 1 / (K - 1)).abs().mean(-1), off.std(-1, correction=0)
 
 

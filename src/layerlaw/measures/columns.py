@@ -331,11 +331,14 @@ def _computed(site: SiteStatistics, needs: Container[Needs]) -> list[SiteColumns
     whole += [(c.name, K, c.by_class(site)) for c in chosen if c.by_class is not None]
     nothing = torch.full((S, K), math.nan, dtype=torch.float64, device=site.centers.rank.device)
     parts = [v.double().reshape(-1, m).expand(S, m) if isinstance(v, Tensor) else nothing[:, :m] for _, m, v in whole]
+    names, by_class = [name for name, _, _ in whole[: len(chosen)]], [name for name, _, _ in whole[len(chosen) :]]
     found: list[SiteColumns] = []
     for numbers in torch.cat(parts, -1).tolist() if parts else [[]] * S:
-        known = iter([value if math.isfinite(value) else None for value in numbers])
-        values = {name: next(known) for name, _, _ in whole[: len(chosen)]}
-        found.append((values, {name: [next(known) for _ in range(K)] for name, _, _ in whole[len(chosen) :]}))
+        known = [value if math.isfinite(value) else None for value in numbers]
+        classes = {
+            name: known[at : at + K] for at, name in zip(range(len(names), len(known), K), by_class, strict=True)
+        }
+        found.append((dict(zip(names, known, strict=False)), classes))
     return found
 
 

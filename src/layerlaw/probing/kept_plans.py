@@ -13,9 +13,10 @@ from layerlaw.capture.batches import Batch
 from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Plan
 from layerlaw.capture.site_rules import find_sites
+from layerlaw.module_tree import named
 
 PLAIN = (bool, int, str, float, type(None))
-CHANGES = ("training",)  # what a probe sets itself
+USUAL = frozenset(vars(nn.Module()))  # what every module has: a probe sets `training` itself, the others are torch's
 
 
 class KeptPlans:
@@ -74,10 +75,10 @@ def _found(network: nn.Module, batch: Batch, how: dict[str, Any]) -> Plan:
 def _structure(network: nn.Module) -> Hashable:
     """What a dry run depends on, but for the numbers in weights and inputs."""
     found: list[Hashable] = []
-    for name, module in network.named_modules():
+    for name, module in named(network).items():
         about = vars(module)
-        plain = tuple((k, v) for k, v in about.items() if type(v) in PLAIN and k not in CHANGES)
-        shapes = tuple((k, p.shape, p.dtype) for k, p in module._parameters.items() if p is not None)
+        plain = tuple([(k, v) for k, v in about.items() if k not in USUAL and type(v) in PLAIN])
+        shapes = tuple([(k, p.shape, p.dtype) for k, p in module._parameters.items() if p is not None])
         found.append((name, type(module), plain, shapes))
     return tuple(found)
 

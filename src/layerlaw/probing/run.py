@@ -379,7 +379,7 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
     split.plane_labels = state.sample.labels if state.sample is not None else []
     with full_precision():
         state.classes.leave(second, state.sites, split)  # type: ignore[arg-type]
-        planes = state.sample.planes() if state.sample is not None else {}
+        planes = state.sample.planes_later() if state.sample is not None else {}
     split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
     if split.accuracy is not None:
         with adding_nothing(state.borrowed):

@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
+from layerlaw.later import later
 from layerlaw.measures.collapse import VIEWED, collapse_view
 from layerlaw.probing.run import Prober, Split
+from layerlaw.stats.plane import FEW_BYTES
 from layerlaw.stats.precision import full_precision
 
 
@@ -19,12 +21,18 @@ def three_classes(run: Prober, train: Split, weight: Tensor | str) -> dict[str, 
     site = next((site for site in train.around if site.name == run.plan.reads), None)
     if site is None or train.read is None or run.classes.K < 3:
         return {}
-    centers = train.around[site].centers
-    means = centers.means[:3] if centers.origin is None else centers.means[:3] + centers.origin
-    labels = train.plane_labels[: len(train.read)]  # wide features keep fewer samples
-    taken = [[i for i, label in enumerate(labels) if label == k][:VIEWED] for k in range(3)]
-    rows = weight[:3].to(means) if isinstance(weight, Tensor) else None
-    samples = train.read[[i for some in taken for i in some]].to(means)
-    with full_precision():
-        view = collapse_view(means, rows, samples, [k for k, some in enumerate(taken) for _ in some])
-    return {"classes": [0, 1, 2], **view} if view else {}
+    centers, read, labels = train.around[site].centers, train.read, train.plane_labels
+    # Of their own, so that nothing larger is held until somebody looks.
+    means = centers.means[:3].clone() if centers.origin is None else centers.means[:3] + centers.origin
+    rows = weight[:3].to(means, copy=True) if isinstance(weight, Tensor) else None
+
+    def found() -> dict[str, Any]:
+        # Wide features keep fewer samples.
+        taken = [[i for i, label in enumerate(labels[: len(read)]) if label == k][:VIEWED] for k in range(3)]
+        samples = read[[i for some in taken for i in some]].to(means)
+        with full_precision():
+            view = collapse_view(means, rows, samples, [k for k, some in enumerate(taken) for _ in some])
+        return {"classes": [0, 1, 2], **view} if view else {}
+
+    few = read.device.type == "cpu" and read.nbytes <= FEW_BYTES
+    return later(found, read.nbytes + means.nbytes) if few else found()

@@ -126,8 +126,7 @@ class Around:
             lent = torch.stack([references[key].basis for key in keys]) if references else None
             among = Alike(centers, left_out, permuted, lent)
             closely = narrow(centers).tolist()
-            for i, key in enumerate(keys):
-                own = centers.at(i)
+            for i, (key, own) in enumerate(zip(keys, centers.each(), strict=True)):
                 found[key] = cls(
                     own,
                     left_out.at(i) if left_out else None,
@@ -215,11 +214,24 @@ def check_ranges(around: Mapping[Key, Around]) -> None:
             check_range({keys[place]: around[keys[place]].centers for place in places})
 
 
+def _span(sites: Sequence[Around]) -> Span:
+    """Where the class means of several sites lie, side by side: sites that were worked through as one lie so already."""
+    among = sites[0].among
+    whole = among is not None and len(sites) == len(among.centers.rank)
+    if among is not None and whole and all(site.among is among and site.index == i for i, site in enumerate(sites)):
+        return among.centers
+    return Span.stack([site.centers for site in sites])
+
+
+Projected = tuple[list[Key], Tensor, Tensor, Tensor]
+"""Sites, and what their samples are: coordinates (S, r, n), lengths (S, n), coordinates in another basis (S, r, n)."""
+
+
 class OneRank:
     """Sites whose class means span equally many dimensions: their work of size n×K is one."""
 
     def __init__(self, keys: list[Key], sites: Sequence[Around]) -> None:
-        self.keys, self.span = keys, Span.stack([site.centers for site in sites])
+        self.keys, self.span = keys, _span(sites)
         self.scatter: Scatter | None = None
         self.near: NearestCenter | None = None
         """Decisions by the centers of the training data."""
@@ -228,14 +240,20 @@ class OneRank:
         places = [(own.rounded_means.double() - other.mean) @ other.basis.mT for own, other in lent]
         self.places = torch.stack(places) if places else None  # (sites, K, r)
 
-    def update(
-        self, waiting: Mapping[Key, tuple[Tensor, Tensor, Tensor]], dealt: Dealt, decision: Tensor | None
-    ) -> None:
-        """Add the samples of a batch: by site, own coordinates, lengths, coordinates in the basis of the reference."""
+    def _of(self, waiting: Sequence[Projected], part: int, device: torch.device) -> Tensor:
+        """One part of what was projected, of these sites side by side."""
+        if [key for keys, *_ in waiting for key in keys] == self.keys:
+            found = [parts[part].to(device) for _, *parts in waiting]
+            return found[0] if len(found) == 1 else torch.cat(found)
+        by_key = {key: parts[part][i] for keys, *parts in waiting for i, key in enumerate(keys)}
+        return torch.stack([by_key[key].to(device) for key in self.keys])
+
+    def update(self, waiting: Sequence[Projected], dealt: Dealt, decision: Tensor | None) -> None:
+        """Add the samples of a batch: own coordinates, lengths, coordinates in the basis of the reference."""
         here = dealt.to(self.span.scales.device)
         labels, device = here.labels, here.labels.device
         decision = None if decision is None else decision.to(device)
-        own, lengths = (torch.stack([waiting[key][i].to(device) for key in self.keys]) for i in (0, 1))
+        own, lengths = (self._of(waiting, i, device) for i in (0, 1))
         part = Scatter.of(own, lengths, labels, self.span, decision)
         if self.scatter is None:
             self.scatter = part
@@ -243,9 +261,7 @@ class OneRank:
             self.scatter.sums += part.sums
         if self.reference is None or self.places is None:
             return
-        points = torch.stack([double(waiting[key][2]).to(device) for key in self.keys]) + by_label(
-            self.places.mT, labels
-        )
+        points = double(self._of(waiting, 2, device)) + by_label(self.places.mT, labels)
         near = NearestCenter.of(points, self.reference, labels, decision)
         if self.near is None:
             self.near = near

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import torch
@@ -15,6 +15,7 @@ from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
+SMALL_MARK = 2**16  # numbers: of larger digests the marks are not kept
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
 SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
@@ -139,6 +140,13 @@ class Centers(Span):
     def at(self, index: int | tuple[int, ...] | list[int] | None) -> Centers:
         """One entry of the leading dimension, or some of them; `None`: a new leading dimension."""
         return self._each(lambda tensor: tensor[index])
+
+    def each(self) -> list[Centers]:
+        """Every entry of the leading dimension."""
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        held = {name: part.unbind() for name, part in parts.items() if isinstance(part, Tensor)}
+        shared = {name: part for name, part in parts.items() if name not in held}
+        return [Centers(**shared, **dict(zip(held, entry, strict=True))) for entry in zip(*held.values(), strict=True)]
 
     def to(self, device: torch.device | str) -> Centers:
         """The same on another device."""
@@ -274,9 +282,16 @@ def rounding_scale(
 def _digest(means: Tensor, mean: Tensor, scales: Tensor) -> Tensor:
     """Three numbers (…, 3); the global mean apart, so that an offset does not drown the differences."""
     K, d = means.shape[-2:]
-    mark = torch.arange(1.0, K * d + 1, dtype=torch.float64, device=means.device).cos().reshape(K, d)
+    mark = _mark(K, d, means.device) if K * d <= SMALL_MARK else _mark.__wrapped__(K, d, means.device)
     marked = ((means - mean.unsqueeze(-2)) * mark).sum((-2, -1))
     return torch.stack([(mean * mark[0]).sum(-1), marked, scales.sum(-1)], -1)
+
+
+@lru_cache(maxsize=16)
+def _mark(K: int, d: int, device: torch.device) -> Tensor:
+    """Numbers (K, d) without a pattern."""
+    with torch.inference_mode(False):  # they may be used outside of one
+        return torch.arange(1.0, K * d + 1, dtype=torch.float64, device=device).cos().reshape(K, d)
 
 
 @dataclass(frozen=True)

@@ -132,17 +132,18 @@ class _Seen(NamedTuple):
 
     def doubts(self, site: Centers | FeatureFit, outliers: Tensor | bool) -> dict[str, Tensor]:
         """By kind, where there is one (…)."""
-        wide = site.dtype == torch.float64
-        far = (FAR if site.origin is None else FARTHEST) * self.least
-        vanish = (self.cutoff > self.cut) & (self.cut > TRACE * self.cutoff) & outliers
-        lost = (self.offset > OFFSET * self.spread) & (self.offset > far) & (far > 0)
-        return {
+        found = {
             "large": ~(self.size < torch.inf),
             "small": (self.size > 0) & (self.size < SMALLEST.get(site.dtype, SMALLEST_FLOAT32)),
             "hidden": self.hidden,
-            "vanish": vanish & (not wide),
-            "far": lost & wide,
         }
+        if site.dtype != torch.float64:
+            if outliers is not False:
+                found["vanish"] = (self.cutoff > self.cut) & (self.cut > TRACE * self.cutoff) & outliers
+            return found
+        far = (FAR if site.origin is None else FARTHEST) * self.least
+        found["far"] = (self.offset > OFFSET * self.spread) & (self.offset > far) & (far > 0)
+        return found
 
     def doubt(self, kind: str, dtype: torch.dtype) -> Doubt:
         """In words, of a single entry."""

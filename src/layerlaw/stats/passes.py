@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
-from layerlaw.stats.around import Around, OneRank, by_kin, frame_of, moved
+from layerlaw.stats.around import Around, OneRank, Projected, by_kin, frame_of, moved
 from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
 from layerlaw.stats.limits import TOO_LARGE, doubtful
 from layerlaw.stats.ranks import all_reduce
@@ -275,7 +275,7 @@ class SecondPass:
     def __post_init__(self) -> None:
         self._stacks = Stacks(self._project)
         self._frames: dict[tuple[Key, ...], tuple[Frame, Tensor | None]] = {}
-        self._waiting: dict[Key, tuple[Tensor, Tensor, Tensor]] = {}
+        self._waiting: list[Projected] = []
         by_rank: dict[tuple[int, torch.device], dict[Key, Around]] = defaultdict(dict)
         for key, around in self.around.items():
             by_rank[around.centers.scales.shape[-1], around.centers.scales.device][key] = around
@@ -284,7 +284,7 @@ class SecondPass:
 
     def begin(self, dealt: Dealt, decision: Tensor | None) -> None:
         """Start a batch; `decision` may also be set before `end`, since the network decides last."""
-        self._dealt, self.decision, self._waiting = dealt, decision, {}
+        self._dealt, self.decision, self._waiting = dealt, decision, []
         self._stacks.drop()
 
     def update(self, key: Key, features: Tensor) -> None:
@@ -322,8 +322,8 @@ class SecondPass:
                     site.permuted.fuzziness += sums.to(site.permuted.fuzziness.device)  # type: ignore[union-attr]
         if at > r:  # the rest is no longer needed, and would be held until the end of the batch
             coordinates, at = torch.cat([coordinates[:, :r], coordinates[:, at:]], 1), r
-        for i, (key, site) in enumerate(zip(keys, sites, strict=True)):
-            self._waiting[key] = coordinates[i, :r], lengths[i], coordinates[i, at:]
+        self._waiting.append((keys, coordinates[:, :r], lengths, coordinates[:, at:]))
+        for i, site in enumerate(sites):
             for whole in (site.within, site.closer):
                 if whole is not None:
                     whole.update(features[i], here.labels)
@@ -335,7 +335,7 @@ class SecondPass:
             sites.update(self._waiting, self._dealt, self.decision)
         if self.decision is not None:
             self.right += (self.decision == self._dealt.to(self.decision.device).labels).sum().cpu()
-        self._waiting = {}
+        self._waiting = []
 
     @property
     def near_reference(self) -> dict[Key, NearestCenter]:
@@ -370,7 +370,7 @@ class SecondPass:
         by_key: dict[Key, Scatter] = {}
         for sites in self._spans:
             assert sites.scatter is not None
-            by_key |= {key: sites.scatter.at(i) for i, key in enumerate(sites.keys)}
+            by_key |= dict(zip(sites.keys, sites.scatter.each(), strict=True))
         found = {key: by_key[key] for key in self.around}
         keys, off = list(found), dict[Key, float]()
         for alike, places in by_kin(list(self.around.values())):

@@ -10,12 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.stats.precision import at_least_float32
+from layerlaw.later import Later, later
+from layerlaw.stats.precision import at_least_float32, full_precision
 from layerlaw.stats.ranks import gathered, world_size
 
 SAMPLES = 200
 TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
 SITE_BYTES = 6 * 2**20  # wide features keep fewer samples
+FEW_BYTES = 2**20  # of all sites on a CPU: so few are kept, and their planes worked out when somebody looks at them
+
+Plane = list[tuple[float, ...]]
 
 
 class PlaneSample:
@@ -33,13 +37,16 @@ class PlaneSample:
     def begin(self, labels: Tensor, number: int = 0) -> None:
         """Choose from a batch; `labels` (n,) numbered 0 … K−1, `number` the batch's own among those of all ranks."""
         self._rows = []
-        done = len(self.labels) >= self.most or all(taken >= self.quota for taken in self._taken)
-        for i, label in enumerate([] if done else labels.tolist()):
-            if self._taken[label] < self.quota and len(self.labels) < self.most:
+        missing = min(self.most - len(self.labels), sum(max(0, self.quota - taken) for taken in self._taken))
+        for i, label in enumerate(labels.tolist() if missing > 0 else []):
+            if self._taken[label] < self.quota:
                 self._taken[label] += 1
                 self._rows.append(i)
                 self.labels.append(label)
                 self._numbers.append(number)
+                missing -= 1
+                if not missing:
+                    break
 
     def update(self, key: object, features: Tensor) -> None:
         """Keep the chosen rows of one site's (n, d) features."""
@@ -88,13 +95,27 @@ class PlaneSample:
         """What was kept of one site (n, d), in the order of `labels`; `None` where nothing was."""
         return torch.cat(self._kept[key]) if self._kept.get(key) else None
 
-    def planes(self) -> dict[object, list[tuple[float, ...]]]:
+    def planes_later(self) -> dict[object, Plane]:
+        """As `planes`, of few samples worked out when one of them is first looked at (see `layerlaw.later`)."""
+        kept = [part for parts in self._kept.values() for part in parts]
+        held = sum(part.nbytes for part in kept)
+        if held > FEW_BYTES or any(part.device.type != "cpu" for part in kept):
+            return self.planes()
+
+        def found() -> dict[object, Plane]:
+            with full_precision():
+                return self.planes()
+
+        whole = Later(found, held)
+        return {key: later(lambda key=key: whole.value()[key]) for key in self._kept}  # type: ignore[misc]
+
+    def planes(self) -> dict[object, Plane]:
         """[(x, y), …] of the kept samples for every site, in the order of `labels` (wide sites may have kept fewer)."""
         shapes: dict[tuple[int, ...], list[object]] = defaultdict(list)
         matrices = {key: torch.cat(kept) for key, kept in self._kept.items()}
         for number, (key, matrix) in enumerate(matrices.items()):
             shapes[*matrix.shape, number if matrix.numel() > TOGETHER else -1].append(key)
-        found: dict[object, list[tuple[float, ...]]] = {}
+        found: dict[object, Plane] = {}
         for keys in shapes.values():
             planes = principal_plane(torch.stack([matrices[key] for key in keys])).cpu().double().numpy()
             for key, plane in zip(keys, planes, strict=True):
@@ -125,7 +146,8 @@ def principal_plane(features: Tensor) -> Tensor:
     # The smaller of the two Gram matrices has the same spectrum; products of the long side with a thin block are slow.
     narrow = d <= n
     gram = centered.mT @ centered if narrow else centered @ centered.mT
-    Q = torch.randn(min(n, d), min(6, n, d), generator=torch.Generator().manual_seed(0)).to(centered)
+    drawn = {"generator": torch.Generator().manual_seed(0), "dtype": torch.float32, "device": "cpu"}
+    Q = torch.randn(min(n, d), min(6, n, d), **drawn).to(centered)  # type: ignore[call-overload]
     for _ in range(3):
         Q = torch.linalg.qr(gram @ Q)[0]
     scale, rotation = torch.linalg.eigh(Q.mT @ gram @ Q)  # ascending

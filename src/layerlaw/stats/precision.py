@@ -1,6 +1,6 @@
 """The precision rule: products in the features' dtype but at least float32; everything small in float64."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -21,9 +21,14 @@ CHUNK_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
 
 def full_precision() -> AbstractContextManager[None]:
     """Autocast, TF32 and gradients off: a product is what its dtype says. Costs nothing where that is so already."""
+    return nullcontext() if is_full_precision() else _full_precision()
+
+
+def is_full_precision() -> bool:
+    """Whether all of that is off already, and nobody may switch it on meanwhile."""
     quiet = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
     # Where another thread holds the switches they are exact as long as it does: then this one must hold them too.
-    return nullcontext() if quiet and not _exact_products.users and _products_are_exact() else _full_precision()
+    return quiet and not _exact_products.users and _products_are_exact()
 
 
 @contextmanager
@@ -62,8 +67,14 @@ def _switches() -> tuple[tuple[Any, str], ...]:
 
 
 def _products_are_exact() -> bool:
+    if _precision_of is not None:  # asked at every site: what the attributes below ask in the end
+        return all(_precision_of(*where) in ("ieee", "none") for where in _PLACES)
     inherited = getattr(torch.backends, "fp32_precision", "none")
     return all(value in ("ieee", "none", False) for value in (inherited, *(getattr(s, n) for s, n in _switches())))
+
+
+_PLACES = (("generic", "all"), ("cuda", "matmul"), ("mkldnn", "matmul"))
+_precision_of: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 
 def not_dense(values: Tensor) -> str:

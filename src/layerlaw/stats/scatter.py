@@ -201,9 +201,9 @@ class Scatter:
             )
         self.sums += other.sums
 
-    def at(self, index: int) -> Scatter:
-        """One entry of the leading dimension."""
-        return Scatter(self.sums[index], self.rank, self.digest[index])
+    def each(self) -> list[Scatter]:
+        """Every entry of the leading dimension."""
+        return [Scatter(s, self.rank, mark) for s, mark in zip(self.sums.unbind(), self.digest.unbind(), strict=True)]
 
     @classmethod
     def stack(cls, parts: Sequence[Scatter]) -> Scatter:

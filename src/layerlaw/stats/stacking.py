@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Sequence
+from inspect import ismethod
 
 import torch
 from torch import Tensor
@@ -23,8 +25,14 @@ class Stacks:
     """
 
     def __init__(self, work: Callable[[list[Key], Tensor], None]) -> None:
-        self._work = work
+        # Of a method the owner holds this: a cycle would keep large tensors until the garbage collector comes.
+        self._known = weakref.WeakMethod(work) if ismethod(work) else lambda: work
         self._waiting: dict[Kind, dict[Key, Tensor]] = {}
+
+    def _work(self, keys: list[Key], features: Tensor) -> None:
+        work = self._known()
+        assert work is not None
+        work(keys, features)
 
     def add(self, key: Key, features: Tensor) -> None:
         """The features (n, d) of one site."""

@@ -14,6 +14,7 @@ from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
 from layerlaw.stats.stacking import SMALL, Key, Pages
 
+FEW_LABELS, MANY_ROWS = 4096, 2**16  # of one batch, and of several sites: what is made of no more of them is kept
 ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
 PAGED = {"cuda"}  # devices on which the features of sites of all widths are added up together
 MANY = 64  # classes (and groups): sums into so many cells are runs of sorted rows, not products with indicator rows
@@ -38,7 +39,21 @@ class Assignment:
 
     @classmethod
     def of(cls, labels: Tensor, classes: int, split: Tensor | None = None, groups: int = 0) -> Assignment:
-        """`split` (n,) are the numbers of the groups the sums are split into."""
+        """`split` (n,) are the numbers of the groups the sums are split into.
+
+        The one of few labels is kept: a network that is trained is measured on the same ones again and again.
+        """
+        few = labels.dim() == 1 and len(labels) <= FEW_LABELS and labels.device.type == "cpu"
+        if not few or groups or split is not None:
+            return cls._made(labels, classes, split, groups)
+        known = _kept[0] if _kept else None
+        if known is None or known.counts.shape[-1] != classes or not torch.equal(known.labels, labels):
+            with torch.inference_mode(False):  # it may be used outside of one
+                _kept[:] = [known := cls._made(labels.clone(), classes, None, 0)]  # a copy: labels may be changed
+        return known
+
+    @classmethod
+    def _made(cls, labels: Tensor, classes: int, split: Tensor | None, groups: int) -> Assignment:
         *batch, n = labels.shape
         B, device = torch.Size(batch).numel(), labels.device
         hot = one_hot(labels, classes, torch.uint8)
@@ -58,7 +73,15 @@ class Assignment:
         return cls(labels, counts, first, own, cells.reshape(-1), spreads.reshape(-1), groups)
 
     def for_sites(self, sites: int) -> Assignment:
-        """Labels (n,) for the features of several sites (S, n, d)."""
+        """Labels (n,) for the features of several sites (S, n, d); of few rows they are kept."""
+        kept = vars(self).setdefault("_for_sites", {}) if sites * len(self.labels) <= MANY_ROWS else {}
+        if sites not in kept:
+            with torch.inference_mode(False):
+                kept[sites] = self._made_for(sites)
+        found: Assignment = kept[sites]
+        return found
+
+    def _made_for(self, sites: int) -> Assignment:
         S, n = sites, len(self.labels)
         lead = torch.arange(S, device=self.labels.device).unsqueeze(-1)  # (S, 1)
         K, blocks, g = self.counts.shape[-1], -(-n // ROWS_IN_FLOAT32), max(1, self.groups)
@@ -85,6 +108,9 @@ class Assignment:
             return self
         moved: dict[str, Any] = {f.name: getattr(self, f.name).to(device) for f in fields(self) if f.name != "groups"}
         return Assignment(**moved, groups=self.groups)
+
+
+_kept: list[Assignment] = []
 
 
 @dataclass

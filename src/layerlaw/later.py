@@ -1,0 +1,108 @@
+"""Values that are worked out when they are first looked at: pictures of a record that may never be drawn."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+MOST_HELD = 64 * 2**20  # bytes that all values of a process may wait with: beyond, the oldest are worked out
+
+_lock = threading.Lock()
+_waiting: deque[weakref.ref[Later[Any]]] = deque()
+_held = 0  # what those would hold if none of them had been worked out or let go of
+
+
+class Later(Generic[T]):
+    """What `make` returns, called when it is first wanted; until then it holds so many bytes.
+
+    A copy or a pickle of it is the value itself.
+
+    >>> found = Later(lambda: [1, 2])
+    >>> found.value(), found.value() is found.value()
+    ([1, 2], True)
+    """
+
+    def __init__(self, make: Callable[[], T], held: int = 0) -> None:
+        self._make: Callable[[], T] | None = make
+        self._value: T | None = None
+        self.held = held
+        if held:
+            _make_room(self)
+
+    def value(self) -> T:
+        """The value, worked out the first time."""
+        make = self._make
+        if make is not None:
+            self._value = make()
+            self._make, self.held = None, 0  # and what it was made from can be let go of
+        return cast(T, self._value)
+
+    def __reduce__(self) -> tuple[Callable[[T], T], tuple[T]]:
+        return _itself, (self.value(),)
+
+
+def later(make: Callable[[], T], held: int = 0) -> T:
+    """The same for an attribute that a class has by `looked_at`, of whose type it is there."""
+    return cast(T, Later(make, held))
+
+
+def looked_at(**attributes: Callable[[Any], Any] | None) -> Callable[[C], C]:
+    """Attributes of a class that may be set to a `Later`, and are its value for whoever looks at them.
+
+    Each with what is made of any other value that it is set to (`None`: it is taken as it is).
+    """
+
+    def with_them(cls: C) -> C:
+        for name, taken in attributes.items():
+            setattr(cls, name, _Attribute(name, taken))
+        return cls
+
+    return with_them
+
+
+class _Attribute:
+    def __init__(self, name: str, taken: Callable[[Any], Any] | None) -> None:
+        self.name, self.taken = name, taken
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            raise AttributeError(self.name)  # as of a field without a default
+        try:
+            found = vars(owner)[self.name]
+        except KeyError:
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {self.name!r}") from None
+        if isinstance(found, Later):
+            found = vars(owner)[self.name] = found.value()
+        return found
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        vars(owner)[self.name] = value if self.taken is None or isinstance(value, Later) else self.taken(value)
+
+
+def _make_room(new: Later[Any]) -> None:
+    """Work out the oldest values until those that wait, with a new one, hold no more than they may."""
+    global _held
+    old: list[Later[Any]] = []
+    with _lock:
+        _waiting.append(weakref.ref(new))
+        _held += new.held
+        if _held <= MOST_HELD:
+            return
+        held = [one for reference in _waiting if (one := reference()) is not None and one.held]
+        _held = sum(one.held for one in held)
+        while len(held) > 1 and _held > MOST_HELD // 2:  # by halves, so that this is not done for each of them
+            old.append(held.pop(0))
+            _held -= old[-1].held
+        _waiting.clear()
+        _waiting.extend(weakref.ref(one) for one in held)
+    for one in old:
+        one.value()
+
+
+def _itself(value: T) -> T:
+    return value

@@ -1,0 +1,60 @@
+"""All modules of a network and what they hold, by one walk: torch's own generators inside generators take several times as
+long, which counts where a network is measured again and again."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+def walk(network: nn.Module) -> list[nn.Module]:
+    """Every module once, in the order of `network.modules()`.
+
+    >>> inner = nn.ReLU()
+    >>> [type(module).__name__ for module in walk(nn.Sequential(inner, nn.Sequential(nn.Tanh()), inner))]
+    ['Sequential', 'ReLU', 'Sequential', 'Tanh']
+    """
+    found: dict[int, nn.Module] = {}
+    todo: list[nn.Module | None] = [network]
+    while todo:
+        module = todo.pop()
+        if module is None or id(module) in found:
+            continue
+        found[id(module)] = module
+        if module._modules:
+            todo.extend(reversed(list(module._modules.values())))
+    return list(found.values())
+
+
+def named(network: nn.Module) -> dict[str, nn.Module]:
+    """The same by name, as `network.named_modules()` names them.
+
+    >>> list(named(nn.Sequential(nn.ReLU(), nn.Sequential(nn.Tanh()))))
+    ['', '0', '1', '1.0']
+    """
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+    todo: list[tuple[str, nn.Module | None]] = [("", network)]
+    while todo:
+        name, module = todo.pop()
+        if module is None or id(module) in seen:
+            continue
+        seen.add(id(module))
+        found[name] = module
+        if module._modules:
+            front = f"{name}." if name else ""
+            todo.extend([(front + key, child) for key, child in reversed(list(module._modules.items()))])
+    return found
+
+
+def parameters_in(modules: list[nn.Module]) -> list[Tensor]:
+    """The parameters of these modules, each once, as `network.parameters()` gives those of all of them."""
+    return _each_once([tensor for module in modules for tensor in module._parameters.values()])
+
+
+def buffers_in(modules: list[nn.Module]) -> list[Tensor]:
+    """Their buffers, each once."""
+    return _each_once([tensor for module in modules for tensor in module._buffers.values()])
+
+
+def _each_once(tensors: list[Tensor | None]) -> list[Tensor]:
+    return list({id(tensor): tensor for tensor in tensors if tensor is not None}.values())
