@@ -1,6 +1,7 @@
-"""`make bench` writes its table between two markers, and nothing else of the page."""
+"""`make bench` writes its table between two markers, and nothing else of the page; benchmarks find what they import."""
 
 import importlib.util
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -49,3 +50,14 @@ def test_a_page_without_its_markers_is_told_before_the_work(
     with pytest.raises(SystemExit, match="expected '<!-- make bench begins -->' and behind it"):
         bench.main()
     assert bench.PAGE.read_text(encoding="utf-8") == page.format(bench.BEGIN, bench.END)
+
+
+@pytest.mark.parametrize("script", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_a_benchmark_finds_all_that_it_imports(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    try:
+        runpy.run_path(str(script), run_name="imported")
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in {"layerlaw", *(path.stem for path in FOLDER.glob("*.py"))}:
+            raise
+        pytest.skip(f"{error.name} is not installed")

@@ -182,16 +182,13 @@ class Prober:
             why_not.setdefault(NO_LINEAR, []).extend(cut)
         what = "targets" if isinstance(self.classes, Targets) else f"classes{' in shards' * shards}"
         whole = [site for site in sites if site not in wide]
-        for group in fitting.groups(whole, K, memory, reduce=options.reduce, of=what):
-            if not group:
-                continue
+        for group in filter(None, fitting.groups(whole, K, memory, reduce=options.reduce, of=what)):
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
             kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
             sample = self.classes.sample() if plane else None
             first = self.classes.first(groups, moments)
-            room = fitting.room(group, K, memory)
             shared = (group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
-            state = State(*shared, room=room)
+            state = State(*shared, room=fitting.room(group, K, memory))
             if (instead := taken_over.get()) is not None:
                 instead(self, state, split, reference)
                 continue
@@ -387,8 +384,7 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
     state.fingerprint.all_reduce()
     split.fingerprint, split.samples = state.fingerprint.text(), state.fingerprint.samples_text()
-    split.no_extras_why = state.why_not
-    split.one_forward = state.kept.whole
+    split.no_extras_why, split.one_forward = state.why_not, state.kept.whole
     state.kept.drop()
 
 

@@ -179,8 +179,7 @@ class SlicedSite:
         self.features, self.K, self.views, self.weighting, self.known = features, classes, views, weighting, known
         self.dtype = torch.float64  # the coarsest that the features came in
         self.samples = 0
-        self.gram = self.places = self.products = self.squares = torch.empty(0)
-        self.mean = torch.empty(0)
+        self.gram = self.places = self.products = self.squares = self.mean = torch.empty(0)
         self.triangle: Tensor | None = None
         self._spectrum: tuple[Tensor, Tensor] | None = None
 
@@ -242,8 +241,7 @@ class SlicedSite:
         if self.triangle is not None:
             return False
         _, s = self.spectrum()
-        short = (s[..., -1] < SMALL * s[..., 0]).any()
-        votes = short.double().reshape(1)
+        votes = (s[..., -1] < SMALL * s[..., 0]).any().double().reshape(1)
         all_reduce([votes], always=True)
         return bool(votes > 0)
 
