@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from inspect import ismethod
+from typing import ParamSpec
 
 import torch
 from torch import Tensor
 
+P = ParamSpec("P")
 Key = Hashable  # whatever names a site
 Kind = tuple[torch.Size, torch.dtype, torch.device]
 
@@ -18,6 +20,23 @@ SMALL = {"cpu": 2**16, "cuda": 2**25}
 AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
 
 
+def owned(work: Callable[P, None]) -> Callable[P, None]:
+    """The same work for something that the owner of this method holds.
+
+    A cycle would keep large tensors until the garbage collector comes.
+    """
+    if not ismethod(work):
+        return work
+    known = weakref.WeakMethod(work)
+
+    def done(*args: P.args, **kwargs: P.kwargs) -> None:
+        method = known()
+        assert method is not None
+        method(*args, **kwargs)
+
+    return done
+
+
 class Stacks:
     """Gathers the features of a batch while the forward runs; `work` gets those of equal shape together, (S, n, d).
 
@@ -25,14 +44,8 @@ class Stacks:
     """
 
     def __init__(self, work: Callable[[list[Key], Tensor], None]) -> None:
-        # Of a method the owner holds this: a cycle would keep large tensors until the garbage collector comes.
-        self._known = weakref.WeakMethod(work) if ismethod(work) else lambda: work
+        self._work = owned(work)
         self._waiting: dict[Kind, dict[Key, Tensor]] = {}
-
-    def _work(self, keys: list[Key], features: Tensor) -> None:
-        work = self._known()
-        assert work is not None
-        work(keys, features)
 
     def add(self, key: Key, features: Tensor) -> None:
         """The features (n, d) of one site."""
@@ -73,7 +86,7 @@ class Pages:
     """
 
     def __init__(self, work: Callable[[list[Key], list[int], Tensor], None]) -> None:
-        self._work = work
+        self._work = owned(work)
         self._waiting: dict[tuple[torch.dtype, torch.device], dict[Key, Tensor]] = {}
         self._bytes: dict[tuple[torch.dtype, torch.device], int] = {}
 
