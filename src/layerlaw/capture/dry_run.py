@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from layerlaw.capture.block_rules import Blocks
-from layerlaw.capture.hooks import Call, Seen, Trace, sample_axis
+from layerlaw.capture.hooks import MIXED, Call, Seen, Trace, sample_axis
 from layerlaw.capture.modules import (
     block_names,
     features_last,
@@ -71,6 +71,9 @@ class DryRun:
         else:
             self.blocks = Blocks(self.trunk, two.calls, self.layer_calls, self.modules)
             self.no_trunk = self.blocks.trouble(block_names(self.modules, set(self.counts), self.layers))
+        followed = two.flow if isinstance(two.flow, DataFlow) else None
+        # Whether numbers, not shapes and calls alone, decided something; what was not followed may have.
+        self.by_numbers = followed is None or followed.by_numbers or isinstance(self.trunk, str)
         self.seen: dict[tuple[str, str, int], Seen] = {}
         self._sides: dict[Any, bool] = {}  # where the modules that touch a tensor keep its features
         for call in two.calls:
@@ -121,8 +124,11 @@ class DryRun:
         if end is None or end.input is None or seen is None:
             return False
         # Copied into another layout, as `flatten` does with channels-last features, it is still the same.
-        copied = seen.node is not None and seen.node == end.input.node and seen.same_values(end.input)
-        return seen.same_content(end.input) or copied
+        if seen.same_content(end.input) or seen.node is None or seen.node != end.input.node:
+            return seen.same_content(end.input)
+        same = seen.same_values(end.input)
+        self.by_numbers |= not same or bool((seen.tensor == seen.tensor.flatten()[0]).all())
+        return same
 
     def gives_logits(self, seen: Seen | None) -> bool:
         """Whether a tensor holds the class scores."""
@@ -155,6 +161,7 @@ class DryRun:
             return f"its {at} is no floating-point tensor"
         three = None if self.third is None else self.third[call.name, call.number].tensor(at, pick)
         found = sample_axis(seen, three)
+        self.by_numbers |= MIXED in found if isinstance(found, str) else found[1] > 1
         if isinstance(found, str):
             if "both" in found:
                 raise CaptureError(f"site '{call.name or 'input'}': which axis are the samples? {found}.")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
@@ -22,7 +23,7 @@ from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision, is_full_precision
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)  # it is made for every tensor that passes: frozen ones take thrice as long
 class Seen:
     """A tensor as it was when it passed: `key` is equal for equal content (same memory, same version, same layout)."""
 
@@ -128,12 +129,20 @@ def hooked(
     `left` are those of them that `leave` is called after, where it is not all.
     """
     modules = modules_of(network)
-    with ExitStack() as hooks:
-        for name in names:
-            hooks.callback(modules[name].register_forward_pre_hook(partial(enter, name), with_kwargs=True).remove)
+    # One key for all, put in by hand: to register and remove them one by one takes as long as a small network's forward.
+    key = RemovableHandle(OrderedDict()).id
+    seen = [(name, modules[name]) for name in names]
+    try:
+        for name, module in seen:
+            module._forward_pre_hooks_with_kwargs[key] = True
+            module._forward_pre_hooks[key] = partial(enter, name)
             if left is None or name in left:
-                hooks.callback(modules[name].register_forward_hook(partial(leave, name)).remove)
+                module._forward_hooks[key] = partial(leave, name)
         yield
+    finally:
+        for _, module in seen:
+            for hooks in (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs, module._forward_hooks):
+                hooks.pop(key, None)  # type: ignore[attr-defined]
 
 
 HINT = "Does it take inputs of this shape and type?"
@@ -185,7 +194,7 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str, 
         call.nodes = range(call.nodes.start, len(flow.nodes) if flow else 0)
         call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n, flow, values) for tensor in tensors_in(output))
 
-    given = batch.copy()
+    given, versions = batch.copy(), [tensor._version for tensor in batch.tensors()]
     with hooked(network, modules_of(network), enter, leave):
         try:
             with nullcontext() if flow is None else flow:
@@ -194,9 +203,14 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str, 
             raise CaptureError(failed(f"in the dry run with {n} samples", batch, error, hint)) from error
     found.calls = [call for call in found.calls if call.left >= 0]
     pairs = zip(given.tensors(), batch.tensors(), strict=True)
-    found.overwrites_input = not all(torch.equal(before, after) for before, after in pairs)
+    # Also where what was written is what was there: with other numbers it would not be.
+    written = versions != [tensor._version for tensor in batch.tensors()]
+    found.overwrites_input = written or not all(torch.equal(before, after) for before, after in pairs)
     found.flow = flow or found.flow
     return found
+
+
+MIXED = "mix the samples in an order that is not theirs"
 
 
 def sample_axis(two: Seen, three: Seen | None) -> tuple[int, int] | str:
@@ -222,7 +236,7 @@ def sample_axis(two: Seen, three: Seen | None) -> tuple[int, int] | str:
         tolerance = 1e-3 if x.element_size() >= 4 else 2e-2  # another batch size changes the rounding
         if x.shape == y.shape and float((x - y).abs().max()) <= tolerance * float(x.abs().max()):
             return 0, a[0] // 2
-        return f"its {a[0]} rows mix the samples in an order that is not theirs"
+        return f"its {a[0]} rows {MIXED}"
     return f"no axis of {a} follows the number of samples"
 
 

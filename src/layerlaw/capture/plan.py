@@ -100,7 +100,8 @@ class Plan(Shown):
     dimensions but are no site, and why; `no_trunk` says why side branches could not be told from the trunk ("": they were).
     `blocks` are the modules of its blocks, whatever the rule; `in_front` names, by the row of a block, layers in no block
     (a stem) between the row before and it; `tokens` says what it goes on with of tokens, unless with all of them; `parts`
-    are what the layers are made of, where that was asked.
+    are what the layers are made of, where that was asked. `by_numbers`: other numbers in the batch, or in the weights, could
+    have led to another plan.
     """
 
     sites: tuple[Site, ...]
@@ -121,6 +122,7 @@ class Plan(Shown):
     in_front: dict[str, tuple[str, ...]] = field(default_factory=dict)
     tokens: TokenUse | None = None
     parts: tuple[Part, ...] = ()
+    by_numbers: bool = field(default=False, compare=False, repr=False)
 
     @property
     def along_depth(self) -> tuple[Site, ...]:

@@ -97,6 +97,7 @@ def find_sites(
         blocks=tuple(finder.block_modules()),
         tokens=token_use(finder, sites),
         in_front=finder.in_front if rule == "blocks" else {},
+        by_numbers=finder.by_numbers or parts,  # parts are known by what they do to numbers
     )
 
 
@@ -208,6 +209,7 @@ class _Finder(DryRun):
         from_layer = seen is not None and any(seen.same_content(o) for call in self.layer_calls for o in call.outputs)
         if not must and (seen is None or from_layer or self._scores is not None):
             return []
+        self.by_numbers = True
         try:
             found = self.kept([root], "output", must=must, pick=pick or 0)
         except CaptureError as error:

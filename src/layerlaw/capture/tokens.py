@@ -27,6 +27,7 @@ def token_use(run: DryRun, sites: Sequence[Site]) -> TokenUse | None:
     found = ((seen.key, got) for _, call, at, seen in latest if (got := _tokens_at(run, call, at)) is not None)
     if (last := next(found, None)) is None:
         return None
+    run.by_numbers = True
     key, tokens = last
     when = min(time for time, _, _, seen in moments if seen.key == key)  # encoders hand on what a norm gave
     rows = tuple(site.name for site in sites if _moment(run, site) > when and _narrower(site, tokens))

@@ -8,11 +8,11 @@ of their own.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Container, Iterable, Mapping
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,8 +26,7 @@ PRODUCTS = ("mm", "mv", "matmul")  # how the names of matrix products end; "conv
 UNREACHED = "the output does not come from the input by operations of torch alone"
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """The content of some memory at some time: the operation that gave it and the nodes it was made of."""
 
     made_by: str
@@ -37,8 +36,7 @@ class Node:
     reads_ids: tuple[int, ...] = ()  # those that count only where no embedding reads the ids
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(NamedTuple):
     """A convolution or a matrix product of data with a parameter, in the module that was running."""
 
     call: Call
@@ -60,6 +58,7 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.products: list[Product] = []
         self.running: list[Call] = []  # the modules that are being called, innermost last
         self.trouble = ""  # why the data cannot be followed
+        self.by_numbers = False  # whether something was done that depends on numbers, such as `if x.mean() > 0`
         self._whole: dict[int, int] = {}  # by storage: the node of all of its content
         self._sizes: dict[int, int] = {}  # by storage: how many numbers that is
         self._views: dict[tuple[Any, ...], int] = {}  # parts of a storage that were read
@@ -68,25 +67,35 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights = {_storage(p): name for name, p in network.named_parameters() if not p.is_meta}
         self._source = self._add(source, Node("input", (), source.numel(), ids=not source.is_floating_point()))
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """To torch: do not wrap every operation against the compiler, which the first one would load for seconds."""
+        return False  # no compiled code runs in here: a probe calls networks eagerly
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.trouble:
+            return func(*args, **kwargs)
         try:
-            reads = [] if self.trouble else self._read(func, args, kwargs)
+            operation = _operation(func)
+            given = self._given(operation, args, kwargs)
         except Exception as error:  # a tensor without memory of its own, say: the forward goes on
-            self.trouble, reads = f"{type(error).__name__} at {func}", []
+            self.trouble = f"{type(error).__name__} at {func}"
+            return func(*args, **kwargs)
         result = func(*args, **kwargs)
-        if not self.trouble:
-            try:
-                self._write(func, args, kwargs, reads, result)
-            except Exception as error:
-                self.trouble = f"{type(error).__name__} at {func}"
+        try:
+            self._write(operation, args, kwargs, given, result)
+        except Exception as error:
+            self.trouble = f"{type(error).__name__} at {func}"
         return result
 
     def node(self, tensor: Tensor) -> int | None:
         """The node of what a tensor holds now; `None`: nothing that comes from the input."""
         if self.trouble or tensor.numel() == 0:
             return None
-        storage = _storage(tensor)
+        return self._node(tensor, _storage(tensor))
+
+    def _node(self, tensor: Tensor, storage: int) -> int | None:
         whole = self._whole.get(storage)
         if whole is None or tensor.numel() >= self._sizes[storage]:
             return whole
@@ -139,49 +148,46 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return len(self.nodes) - 1
 
     def _hold(self, tensor: Tensor, node: int) -> None:
-        storage = _storage(tensor)
+        storage = self._keep_address(tensor)
         self._whole[storage], self._sizes[storage] = node, tensor.numel()
-        self._keep_address(tensor)
 
-    def _keep_address(self, tensor: Tensor) -> None:
-        self._addresses.append(StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
+    def _keep_address(self, tensor: Tensor) -> int:
+        memory = tensor.untyped_storage()
+        self._addresses.append(StorageWeakRef(memory))  # type: ignore[no-untyped-call]
+        return int(memory._cdata)
 
-    def _read(self, func: Any, args: Any, kwargs: Any) -> list[int]:
-        """The nodes that an operation reads; a product of data and parameters is written down."""
-        name = _name(func)
-        if name.startswith("new_") or name.endswith("_like"):  # they take the shape only
-            return []
-        given = [(tensor, self.node(tensor)) for tensor in _tensors((args, kwargs)) if tensor.numel()]
-        reads = list(dict.fromkeys(node for _, node in given if node is not None))
-        if reads and self.running and _is_product(name):
-            stored = [_storage(tensor) for tensor, node in given if node is None and tensor.dim() >= 2]
+    def _given(self, operation: Operation, args: Any, kwargs: Any) -> Given:
+        """What an operation reads; a product of data and parameters is written down."""
+        tensors = [tensor for tensor in _tensors(args, kwargs) if tensor.numel()]
+        self.by_numbers |= operation.by_numbers and (operation.name != "index" or _by_mask(tensors))
+        storages = [_storage(tensor) for tensor in tensors]
+        if operation.shape_only:
+            return Given([], storages)
+        nodes = [self._node(tensor, storage) for tensor, storage in zip(tensors, storages, strict=True)]
+        reads = list(dict.fromkeys([node for node in nodes if node is not None]))
+        if reads and operation.product and self.running:
+            stored = [s for t, s, node in zip(tensors, storages, nodes, strict=True) if node is None and t.dim() >= 2]
             names = [self._weights[storage] for storage in stored if storage in self._weights]
             if names:
                 self.products.append(Product(self.running[-1], names[0]))
-        return reads
+        return Given(reads, storages)
 
-    def _write(self, func: Any, args: Any, kwargs: Any, reads: list[int], result: Any) -> None:
+    def _write(self, operation: Operation, args: Any, kwargs: Any, given: Given, result: Any) -> None:
         """Nodes for what an operation overwrites and gives."""
-        name = _name(func)
-        known = {_storage(tensor) for tensor in _tensors((args, kwargs)) if tensor.numel()}
-        for tensor in _overwritten(func, args, kwargs):
-            storage = _storage(tensor)
-            old, size = self._whole.get(storage), self._sizes.get(storage, tensor.numel())
-            anew = tensor.numel() >= size and (name in OVERWRITE or "out" in kwargs)
-            sources = [n for n in reads if n != old] if anew else list(dict.fromkeys([*reads, *filter(None, [old])]))
-            made = self._made(name, sources, tensor)
-            if made is not None:
-                self._add(tensor, made)
-                self._sizes[storage] = size
-            elif anew:
-                self._whole.pop(storage, None)
+        name, reads, known = operation.name, given.reads, given.storages
+        if operation.writes:
+            known = [_storage(tensor) for tensor in _tensors(args, kwargs) if tensor.numel()]
+            for tensor in operation.overwritten(args, kwargs):
+                self._overwrite(name, reads, tensor, whole=name in OVERWRITE or "out" in kwargs)
         of_weights = not reads and any(storage in self._weights for storage in known)
-        for tensor in _tensors(result):
-            if tensor.numel() == 0 or _storage(tensor) in known:  # a view, or what was overwritten
+        for tensor in _tensors((result,), {}):
+            if tensor.numel() == 0 or (storage := _storage(tensor)) in known:  # a view, or what was overwritten
                 continue
             if of_weights:
-                self._weights[_storage(tensor)] = ""
+                self._weights[storage] = ""
                 self._keep_address(tensor)
+            if not reads:
+                continue
             if len(reads) == 1 and name in SAME_VALUES and self.nodes[reads[0]].size == tensor.numel():
                 self._hold(tensor, reads[0])
                 continue
@@ -191,6 +197,19 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._add(tensor, made)
                 if joined is not None:
                     self._joined[joined] = len(self.nodes) - 1
+
+    def _overwrite(self, name: str, reads: list[int], tensor: Tensor, *, whole: bool) -> None:
+        """A node for what is written into a tensor; where that is `whole`, what was there before does not matter."""
+        storage = _storage(tensor)
+        old, size = self._whole.get(storage), self._sizes.get(storage, tensor.numel())
+        anew = tensor.numel() >= size and whole
+        sources = [n for n in reads if n != old] if anew else list(dict.fromkeys([*reads, *filter(None, [old])]))
+        made = self._made(name, sources, tensor)
+        if made is not None:
+            self._add(tensor, made)
+            self._sizes[storage] = size
+        elif anew:
+            self._whole.pop(storage, None)
 
     def _made(self, name: str, reads: list[int], tensor: Tensor) -> Node | None:
         ids = tuple(node for node in reads if self.nodes[node].ids)
@@ -268,14 +287,6 @@ class Trunk:
         return part
 
 
-def _is_product(name: str) -> bool:
-    return "conv" in name or "linear" in name or name.endswith(PRODUCTS)
-
-
-def _name(func: Any) -> str:
-    return str(getattr(func, "overloadpacket", func).__name__)
-
-
 def _axis(args: Any, kwargs: Any) -> int:
     return int(args[1] if len(args) > 1 else kwargs.get("dim", 0))
 
@@ -284,19 +295,54 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+def _tensors(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Those among the arguments of an operation, also in lists and dictionaries, in order."""
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)) and value and type(value[0]) is not int:
+            found += _tensors(value, {})
+        elif isinstance(value, dict):
+            found += _tensors(value.values(), {})
+    return found
 
 
-def _overwritten(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    schema = getattr(func, "_schema", None)  # functions that are operations, such as flex_attention, have none
-    for i, argument in enumerate(schema.arguments if schema is not None else ()):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[i] if i < len(args) else kwargs.get(argument.name)
-            yield from (tensor for tensor in _tensors(value) if tensor.numel())
+def _by_mask(tensors: Iterable[Tensor]) -> bool:
+    """Whether entries are chosen by a mask, so that their number depends on numbers."""
+    return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors)
+
+
+class Given(NamedTuple):
+    """What an operation got: the nodes that it reads, and the memory of every tensor."""
+
+    reads: list[int]
+    storages: list[int]
+
+
+class Operation(NamedTuple):
+    """What is known of an operation of torch, whatever it is called with."""
+
+    name: str
+    shape_only: bool  # it takes the shape of its input only
+    product: bool
+    by_numbers: bool  # it tells numbers to Python, or the shape of what it gives depends on numbers
+    writes: tuple[tuple[int, str], ...]  # the places and names of arguments that it overwrites
+
+    def overwritten(self, args: Any, kwargs: Any) -> list[Tensor]:
+        """The tensors that it has overwritten."""
+        values = [args[i] if i < len(args) else kwargs.get(name) for i, name in self.writes]
+        return [tensor for tensor in _tensors(values, {}) if tensor.numel()]
+
+
+@lru_cache(maxsize=4096)
+def _operation(func: Any) -> Operation:
+    name = str(getattr(func, "overloadpacket", func).__name__)
+    product = "conv" in name or "linear" in name or name.endswith(PRODUCTS)
+    tags, schema = getattr(func, "tags", ()), getattr(func, "_schema", None)
+    # functions that are operations, such as flex_attention, have no schema
+    arguments = list(enumerate(schema.arguments)) if schema is not None else []
+    writes = [(i, one.name) for i, one in arguments if one.alias_info is not None and one.alias_info.is_write]
+    by_numbers = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    shape_only = name.startswith("new_") or name.endswith("_like")
+    return Operation(name, shape_only, product, by_numbers, tuple(writes))

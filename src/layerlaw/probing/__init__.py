@@ -22,7 +22,7 @@ from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.aside import doubt_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
-from layerlaw.probing.kept_plans import plan_of
+from layerlaw.probing.kept_plans import again_without_plan, plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch, same_network, unequal_notes
@@ -56,6 +56,7 @@ MOVED = {
 
 
 @measured_together
+@again_without_plan
 def probe(
     model: nn.Module,
     data: Any,

@@ -2,53 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from functools import wraps
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar
+from weakref import ref
 
+import torch.distributed as dist
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.network import probing_state
 from layerlaw.capture.plan import Plan
+from layerlaw.capture.scores import told_by
 from layerlaw.capture.site_rules import find_sites
-from layerlaw.module_tree import named
+from layerlaw.errors import CaptureError
+from layerlaw.probing.plan_keys import PlanKey
 
-PLAIN = (bool, int, str, float, type(None))
-USUAL = frozenset(vars(nn.Module()))  # what every module has: a probe sets `training` itself, the others are torch's
+P = ParamSpec("P")
+T = TypeVar("T")
+MOST = 4  # plans of one network: other sites, other inputs
 
 
 class KeptPlans:
-    """The plan of one network, and of what it was made: modules, their plain attributes, shapes of weights and inputs.
+    """The plans of one network, and of what each was made: modules, their attributes and code, shapes of weights and inputs.
 
     Kept are plans that no number in a batch could have made otherwise: those of a classifier that ends in a layer and
-    reads no tokens. All others are found anew.
+    reads no tokens, found by a forward that looks at no number to decide what to do. All others are found anew.
     """
 
     def __init__(self) -> None:
-        self._key: Hashable = None
-        self._plan: Plan | None = None
+        self._plans: dict[Hashable, tuple[Plan, list[ref[Any]]]] = {}
         self.used = False
         """Whether the last measurement went by a plan that was kept."""
 
     def find(self, network: nn.Module, batch: Batch, **how: Any) -> Plan:
         """The plan: the one that was kept, or found by a dry run."""
-        key = (_structure(network), _shapes(batch), _words(how))
-        self.used = self._plan is not None and key == self._key
-        if self._plan is not None and self.used:
-            return self._plan
+        try:
+            key = None if _by_function(how["choice"]) else PlanKey(network, batch, how)
+        except Exception:  # NoKeyError, and what attributes of a user's own classes raise
+            key = None
+        found = None if key is None else self._plans.get(key.value)
+        self.used = found is not None and all(one() is not None for one in found[1])
+        if found is not None and self.used:
+            return found[0]
         plan = _found(network, batch, how)
-        settled = plan.classifier is not None and plan.threshold == 0.0 and plan.tokens is None
-        self._key, self._plan = key, plan if settled else None
+        if key is not None and _is_settled(plan):
+            self._keep(key, plan)
         return plan
+
+    def _keep(self, key: PlanKey, plan: Plan) -> None:
+        try:
+            references = key.references()
+        except TypeError:  # something that may be gone when another thing has its address
+            return
+        self._plans.pop(key.value, None)
+        if len(self._plans) >= MOST:
+            del self._plans[next(iter(self._plans))]
+        self._plans[key.value] = plan, references
 
     def forget(self) -> None:
         """Find the next plan anew."""
-        self._plan, self.used = None, False
+        self._plans.clear()
+        self.used = False
 
 
 _in_use: ContextVar[KeptPlans | None] = ContextVar("layerlaw kept plans", default=None)
+_by_network = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+_lock = threading.Lock()
 
 
 @contextmanager
@@ -62,9 +87,74 @@ def keeping(plans: KeptPlans) -> Iterator[None]:
 
 
 def plan_of(network: nn.Module, batch: Batch, **how: Any) -> Plan:
-    """Where to measure: a plan that is kept, where somebody keeps them, else what a dry run finds."""
+    """Where to measure: a plan of this network that was kept, else what a dry run finds."""
     kept = _in_use.get()
-    return _found(network, batch, how) if kept is None else kept.find(network, batch, **how)
+    if kept is None and dist.is_available() and dist.is_initialized():
+        return _found(network, batch, how)  # one rank with a dry run and another one without would wait for each other
+    if kept is None:
+        with _lock:
+            kept = _by_network.setdefault(network, KeptPlans())
+    plan = kept.find(network, batch, **how)
+    if kept.used and (trial := _trial.get()) is not None:
+        trial.begin(plan, kept)
+    return plan
+
+
+class Trial:
+    """A kept plan until the first batch has gone through: whether the network still does what it did in the dry run."""
+
+    def __init__(self) -> None:
+        self._plan: Plan | None = None
+        self._kept: KeptPlans | None = None
+
+    def begin(self, plan: Plan, kept: KeptPlans) -> None:
+        """Go by a kept plan."""
+        self._plan, self._kept = plan, kept
+
+    def passed(self, output: Any, samples: int) -> None:
+        """A batch has gone through: the plan is as good as a new one, unless the model's output has no more such scores."""
+        if self._plan is None:
+            return
+        classes, _ = told_by(self._plan.scores.of(output), samples, from_layer=True)
+        if classes != self._plan.classes:
+            raise CaptureError(f"expected scores of {self._plan.classes} classes as in the dry run, got {classes}.")
+        self._plan = self._kept = None
+
+    def failed(self) -> bool:
+        """After an error: whether the plan may be why; it is forgotten then."""
+        if self._kept is None:
+            return False
+        self._kept.forget()
+        return True
+
+
+_trial: ContextVar[Trial | None] = ContextVar("layerlaw trial of a kept plan", default=None)
+
+
+def went_through(output: Any, samples: int) -> Any:
+    """Say that a batch of so many samples went through the network by the plan, and gave this output."""
+    if (trial := _trial.get()) is not None:
+        trial.passed(output, samples)
+    return output
+
+
+def again_without_plan(measure: Callable[P, T]) -> Callable[P, T]:
+    """A measurement that is made again, with a dry run, where the first batch shows that a kept plan no longer holds."""
+
+    @wraps(measure)
+    def measured(*args: P.args, **kwargs: P.kwargs) -> T:
+        trial = Trial()
+        token = _trial.set(trial)
+        try:
+            return measure(*args, **kwargs)
+        except Exception:
+            if not trial.failed():
+                raise
+        finally:
+            _trial.reset(token)
+        return measure(*args, **kwargs)
+
+    return measured
 
 
 def _found(network: nn.Module, batch: Batch, how: dict[str, Any]) -> Plan:
@@ -72,23 +162,15 @@ def _found(network: nn.Module, batch: Batch, how: dict[str, Any]) -> Plan:
         return find_sites(network, batch, **how)
 
 
-def _structure(network: nn.Module) -> Hashable:
-    """What a dry run depends on, but for the numbers in weights and inputs."""
-    found: list[Hashable] = []
-    for name, module in named(network).items():
-        about = vars(module)
-        plain = tuple([(k, v) for k, v in about.items() if k not in USUAL and type(v) in PLAIN])
-        shapes = tuple([(k, p.shape, p.dtype) for k, p in module._parameters.items() if p is not None])
-        found.append((name, type(module), plain, shapes))
-    return tuple(found)
+def _is_settled(plan: Plan) -> bool:
+    """Whether numbers could not have made it otherwise, and it keeps nothing of a user's alive."""
+    own = plan.scores.function
+    plain = own is None or (isinstance(own, FunctionType) and not own.__closure__)
+    by_structure = plan.classifier is not None and plan.threshold == 0.0 and plan.tokens is None
+    return by_structure and plain and not plan.by_numbers
 
 
-def _shapes(batch: Batch) -> Hashable:
-    """Of the samples in a batch what they look like, and whether there are enough for a dry run on three."""
-    inputs = tuple((tuple(value.shape[1:]), value.dtype) for value in batch.tensors())
-    return min(len(batch.labels), 3), tuple(batch.labels.shape[1:]), batch.labels.dtype, tuple(batch.kwargs), inputs
-
-
-def _words(how: dict[str, Any]) -> Hashable:
-    """The options of a plan; functions and classes are who they are."""
-    return tuple((name, str(value), id(value) if callable(value) else 0) for name, value in how.items())
+def _by_function(choice: Any) -> bool:
+    """Whether sites are chosen by a user's own function, which may look at anything."""
+    chosen = choice if isinstance(choice, (list, tuple)) else [choice]
+    return any(not isinstance(item, (str, type)) for item in chosen)

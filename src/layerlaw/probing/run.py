@@ -26,6 +26,7 @@ from layerlaw.errors import (
     check_seed,
 )
 from layerlaw.probing.classes import Classes
+from layerlaw.probing.kept_plans import went_through
 from layerlaw.probing.memory import (
     GROUPS,
     PERMUTATIONS,
@@ -274,7 +275,7 @@ class Prober:
 def _forward(capture: Capture, step: Step) -> Any:
     """The model's output for a batch, which may be unlike the one of the dry run."""
     try:
-        return capture.run(step.batch, rows=step.rows, where=step.where)
+        return went_through(capture.run(step.batch, rows=step.rows, where=step.where), len(step.batch.labels))
     except LayerlawError:
         raise
     except torch.OutOfMemoryError as error:
@@ -352,8 +353,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
 
 
 def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
-    ordered = bool(state.dealer.groups or state.dealer.permuted)
-    again = Fingerprint() if ordered else None
+    again = Fingerprint() if state.dealer.groups or state.dealer.permuted else None
     waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
     with prober.capturing(state.sites, waiting.or_at_once(second.update)) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 2", again):
