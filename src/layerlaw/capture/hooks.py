@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
+from layerlaw.capture.replay import Replays
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision, is_full_precision
@@ -266,7 +267,7 @@ class Capture:
     `run` sends batches through the network; while the forward runs, `consume(site, features)` gets every site's (n, d)
     features (with `reduce=None` the tensors themselves), detached and in full precision. With `gradients` they stay attached
     to the graph, outside autocast, so that a loss can be built on them, and are in memory of their own, so that an in-place
-    layer behind the site cannot change them.
+    layer behind the site cannot change them. Where it is known that many `batches` will come, a GPU may replay them.
     """
 
     def __init__(
@@ -278,9 +279,11 @@ class Capture:
         reduce: Reduce | None,
         consume: Consume,
         gradients: bool = False,
+        batches: int | None = None,
     ) -> None:
         self.network, self.plan, self.reduce, self.consume = network, plan, reduce, consume
         self.gradients = gradients
+        self._replays = Replays(network, plan, sites, None if gradients else batches)
         self.inputs: dict[str, dict[int, Site]] = defaultdict(dict)  # by module and call
         self.outputs: dict[str, dict[int, Site]] = defaultdict(dict)
         for site in sites:
@@ -300,6 +303,7 @@ class Capture:
 
     def __exit__(self, *error: Any) -> None:
         self._hooks.__exit__(*error)
+        self._replays.drop()
 
     def run(self, batch: Batch, *, rows: Tensor | None = None, where: str) -> Any:
         """One forward; returns the model's output. Only the chosen `rows` of the batch are handed over (`None`: all)."""
@@ -307,10 +311,22 @@ class Capture:
             raise CaptureError(f"{where}: expected gradients to be enabled for gradients=True, got no_grad mode.")
         if self.plan.overwrites_input:
             batch = batch.copy()
+        if rows is None and (output := self._replays.run(batch, self._collected, self.consume)) is not None:
+            return output
         self.begin(batch, rows)
         output = self.network(*batch.args, **batch.kwargs)
         self.check_calls(where)
         return output
+
+    def _collected(self, batch: Batch) -> tuple[Any, dict[Site, Tensor]]:
+        """One forward whose features are held, in memory of their own."""
+        held: dict[Site, Tensor] = {}
+        consume, self.consume = self.consume, lambda site, features: held.update({site: features.clone()})
+        try:
+            self.begin(batch)
+            return self.network(*batch.args, **batch.kwargs), held
+        finally:
+            self.consume = consume
 
     def begin(self, batch: Batch, rows: Tensor | None = None) -> None:
         """Before a forward, also one that somebody else runs."""

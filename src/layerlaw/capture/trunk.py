@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from layerlaw.capture.replay import RECORDED, can_be_recorded
+
 if TYPE_CHECKING:
     from layerlaw.capture.hooks import Call
 
@@ -60,6 +62,8 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.products: list[Product] = []
         self.running: list[Call] = []  # the modules that are being called, innermost last
         self.trouble = ""  # why the data cannot be followed
+        self.steady = source.device.type in RECORDED  # whether the forward does the same with all numbers
+        self._device = source.device
         self._whole: dict[int, int] = {}  # by storage: the node of all of its content
         self._sizes: dict[int, int] = {}  # by storage: how many numbers that is
         self._views: dict[tuple[Any, ...], int] = {}  # parts of a storage that were read
@@ -80,6 +84,10 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._write(func, args, kwargs, reads, result)
             except Exception as error:
                 self.trouble = f"{type(error).__name__} at {func}"
+        if self.steady:
+            self.steady = not self.trouble and can_be_recorded(
+                func, list(_tensors((args, kwargs, result))), self._device
+            )
         return result
 
     def node(self, tensor: Tensor) -> int | None:
