@@ -168,10 +168,10 @@ class DryRun:
             return found
         axis, fold = found
         tensor = samples_first(seen.tensor, axis, fold)
-        parts = {features_last(inner) for inner in call.module.modules()} if call.name else set()
-        inside = False if False in parts else True if True in parts else None  # one convolution decides
-        sides = [features_last(call.module), self._sides.get(seen.key), inside]  # itself, neighbors, parts
-        last = next((side for side in sides if side is not None), tensor.dim() == 3)  # three axes are a sequence
+        last = features_last(call.module)
+        last = self._sides.get(seen.key) if last is None else last  # its neighbors
+        last = _inside(call) if last is None else last
+        last = tensor.dim() == 3 if last is None else last  # three axes are a sequence
         flat = reduced(tensor, self.reduce, channels_last=last, mask=self.mask)
         kind, shape, size = type(call.module).__name__, tuple(tensor.shape[1:]), flat.element_size()
         site = Site(
@@ -184,3 +184,9 @@ class DryRun:
 def place(site: Site) -> tuple[str, str, int]:
     """Which tensor of the dry run a site shows."""
     return site.module, site.at, site.call
+
+
+def _inside(call: Call) -> bool | None:
+    """Where the parts of a module keep the features; one convolution decides."""
+    parts = {features_last(inner) for inner in call.module.modules()} if call.name else set()
+    return False if False in parts else True if True in parts else None

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
+from layerlaw.capture.modules import hooked as hooked
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
+from layerlaw.capture.replay import Replays
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision, is_full_precision
@@ -114,35 +114,6 @@ def _some_of(tensor: Tensor, count: int) -> Tensor:
     places = torch.linspace(0, tensor.numel() - 1, min(count, tensor.numel()), dtype=torch.float64).long()
     at = torch.unravel_index(places.to(tensor.device), tensor.shape)
     return tensor[at].cpu().double()
-
-
-@contextmanager
-def hooked(
-    network: nn.Module,
-    names: Iterable[str],
-    enter: Callable[..., None],
-    leave: Callable[..., None],
-    left: Container[str] | None = None,
-) -> Iterator[None]:
-    """Call `enter(name, module, args, kwargs)` before and `leave(name, module, args, output)` after these modules.
-
-    `left` are those of them that `leave` is called after, where it is not all.
-    """
-    modules = modules_of(network)
-    # One key for all, put in by hand: to register and remove them one by one takes as long as a small network's forward.
-    key = RemovableHandle(OrderedDict()).id
-    seen = [(name, modules[name]) for name in names]
-    try:
-        for name, module in seen:
-            module._forward_pre_hooks_with_kwargs[key] = True
-            module._forward_pre_hooks[key] = partial(enter, name)
-            if left is None or name in left:
-                module._forward_hooks[key] = partial(leave, name)
-        yield
-    finally:
-        for _, module in seen:
-            for hooks in (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs, module._forward_hooks):
-                hooks.pop(key, None)  # type: ignore[attr-defined]
 
 
 HINT = "Does it take inputs of this shape and type?"
@@ -280,7 +251,7 @@ class Capture:
     `run` sends batches through the network; while the forward runs, `consume(site, features)` gets every site's (n, d)
     features (with `reduce=None` the tensors themselves), detached and in full precision. With `gradients` they stay attached
     to the graph, outside autocast, so that a loss can be built on them, and are in memory of their own, so that an in-place
-    layer behind the site cannot change them.
+    layer behind the site cannot change them. Where it is known that many `batches` will come, a GPU may replay them.
     """
 
     def __init__(
@@ -292,9 +263,11 @@ class Capture:
         reduce: Reduce | None,
         consume: Consume,
         gradients: bool = False,
+        batches: int | None = None,
     ) -> None:
         self.network, self.plan, self.reduce, self.consume = network, plan, reduce, consume
         self.gradients = gradients
+        self._replays = Replays(network, plan, sites, None if gradients else batches)
         self.inputs: dict[str, dict[int, Site]] = defaultdict(dict)  # by module and call
         self.outputs: dict[str, dict[int, Site]] = defaultdict(dict)
         for site in sites:
@@ -314,6 +287,7 @@ class Capture:
 
     def __exit__(self, *error: Any) -> None:
         self._hooks.__exit__(*error)
+        self._replays.drop()
 
     def run(self, batch: Batch, *, rows: Tensor | None = None, where: str) -> Any:
         """One forward; returns the model's output. Only the chosen `rows` of the batch are handed over (`None`: all)."""
@@ -321,10 +295,22 @@ class Capture:
             raise CaptureError(f"{where}: expected gradients to be enabled for gradients=True, got no_grad mode.")
         if self.plan.overwrites_input:
             batch = batch.copy()
+        if rows is None and (output := self._replays.run(batch, self._collected, self.consume)) is not None:
+            return output
         self.begin(batch, rows)
         output = self.network(*batch.args, **batch.kwargs)
         self.check_calls(where)
         return output
+
+    def _collected(self, batch: Batch) -> tuple[Any, dict[Site, Tensor]]:
+        """One forward whose features are held, in memory of their own."""
+        held: dict[Site, Tensor] = {}
+        consume, self.consume = self.consume, lambda site, features: held.update({site: features.clone()})
+        try:
+            self.begin(batch)
+            return self.network(*batch.args, **batch.kwargs), held
+        finally:
+            self.consume = consume
 
     def begin(self, batch: Batch, rows: Tensor | None = None) -> None:
         """Before a forward, also one that somebody else runs."""

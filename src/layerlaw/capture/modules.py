@@ -6,15 +6,17 @@ import dataclasses
 import difflib
 import fnmatch
 import re
-from collections import Counter
-from collections.abc import Container, Iterator, Mapping
-from functools import lru_cache
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import conv, pooling
 from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.hooks import RemovableHandle
 
 from layerlaw.errors import CaptureError
 from layerlaw.module_tree import named
@@ -42,6 +44,35 @@ def clean_name(name: str) -> str:
 def modules_of(network: nn.Module) -> dict[str, nn.Module]:
     """Every module by its clean name, in definition order; of a wrapper and what it wraps, the inner one."""
     return {clean_name(name): module for name, module in named(network).items()}
+
+
+@contextmanager
+def hooked(
+    network: nn.Module,
+    names: Iterable[str],
+    enter: Callable[..., None],
+    leave: Callable[..., None],
+    left: Container[str] | None = None,
+) -> Iterator[None]:
+    """Call `enter(name, module, args, kwargs)` before and `leave(name, module, args, output)` after these modules.
+
+    `left` are those of them that `leave` is called after, where it is not all.
+    """
+    modules = modules_of(network)
+    # One key for all, put in by hand: to register and remove them one by one takes as long as a small network's forward.
+    key = RemovableHandle(OrderedDict()).id
+    seen = [(name, modules[name]) for name in names]
+    try:
+        for name, module in seen:
+            module._forward_pre_hooks_with_kwargs[key] = True
+            module._forward_pre_hooks[key] = partial(enter, name)
+            if left is None or name in left:
+                module._forward_hooks[key] = partial(leave, name)
+        yield
+    finally:
+        for _, module in seen:
+            for hooks in (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs, module._forward_hooks):
+                hooks.pop(key, None)
 
 
 def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_depth: bool = False) -> list[str]:
@@ -97,7 +128,7 @@ def is_weight_layer(module: nn.Module) -> bool:
         return True  # one layer each, though their weights bear other names
     if kind_without_layer(module) in (EMBEDDING, NORM):
         return False
-    if any(child != "parametrizations" for child, _ in module.named_children()):
+    if any(name != "parametrizations" for name, child in module._modules.items() if child is not None):
         return False
     weight = getattr(module, "weight", None)
     return isinstance(weight, Tensor) and weight.is_floating_point() and weight.dim() >= 2
@@ -131,9 +162,9 @@ def weight_layers(
     inner = {name: module for name, module in modules.items() if not name.startswith(closed)}
     found = {name for name, module in inner.items() if is_weight_layer(module)}
     for name in reversed(inner):  # children before their parents
-        applies = name in applied if applied is not None else _may_apply(modules[name])
-        holds = any(other in called and (not name or other.startswith(f"{name}.")) for other in found)
-        if name in called and applies and not holds:
+        if name not in called or not (name in applied if applied is not None else _may_apply(modules[name])):
+            continue
+        if not any(other in called and (not name or other.startswith(f"{name}.")) for other in found):
             found.add(name)
     return {name: module for name, module in inner.items() if name in found}
 
@@ -152,6 +183,7 @@ def block_names(modules: Mapping[str, nn.Module], fired: set[str], layers: Conta
         for name, module in modules.items()
         if name in fired
         and name
+        and module._modules
         and type(module) not in BARE
         and sum(layer.startswith(f"{name}.") for layer in inside) >= 2
     }

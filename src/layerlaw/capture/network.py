@@ -6,8 +6,8 @@ import copy
 import random
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -150,24 +150,35 @@ def _set(module: nn.Module, name: str, value: bool) -> None:
         setattr(module, name, value)
 
 
-Buffers = list[tuple[nn.Module, str, Tensor, Tensor]]
+Buffers = list[tuple[list[tuple[nn.Module, str, Tensor]], Tensor]]
 
 
 def _buffers_of(modules: list[nn.Module]) -> Buffers:
-    """The buffers that are in place, with their content."""
-    found = [(module, name, buffer) for module in modules for name, buffer in module._buffers.items()]
-    return [
-        (module, name, buffer, buffer.clone())
-        for module, name, buffer in found
-        if buffer is not None and not buffer.is_meta
-    ]
+    """The buffers that are in place, those of one kind with their content in one piece: a GPU is asked once for all."""
+    kinds: dict[Hashable, list[tuple[nn.Module, str, Tensor]]] = defaultdict(list)
+    for module in modules:
+        for name, buffer in module._buffers.items():
+            if buffer is not None and not buffer.is_meta:
+                plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_quantized
+                kinds[(buffer.device, buffer.dtype) if plain else id(buffer)].append((module, name, buffer))
+    return [(alike, _content([buffer for *_, buffer in alike])) for alike in kinds.values()]
+
+
+def _content(buffers: list[Tensor]) -> Tensor:
+    """A copy of one buffer, or of several in a row."""
+    return buffers[0].clone() if len(buffers) == 1 else torch.cat([buffer.reshape(-1) for buffer in buffers])
 
 
 def _put_buffers_back(buffers: Buffers) -> None:
-    for module, name, buffer, content in buffers:
-        if not torch.equal(buffer, content):
-            buffer.copy_(content)
-        module._buffers[name] = buffer
+    for alike, content in buffers:
+        held = [buffer for *_, buffer in alike]
+        if not torch.equal(held[0] if len(held) == 1 else _content(held), content):
+            parts = [content] if len(held) == 1 else torch.split(content, [b.numel() for b in held])
+            for buffer, part in zip(held, parts, strict=True):
+                if not torch.equal(buffer, part.view_as(buffer)):  # else others would see that it was written to
+                    buffer.copy_(part.view_as(buffer))
+        for module, name, buffer in alike:
+            module._buffers[name] = buffer
 
 
 def _put_flags_back(flags: list[tuple[nn.Module, bool]]) -> None:

@@ -100,8 +100,8 @@ class Plan(Shown):
     dimensions but are no site, and why; `no_trunk` says why side branches could not be told from the trunk ("": they were).
     `blocks` are the modules of its blocks, whatever the rule; `in_front` names, by the row of a block, layers in no block
     (a stem) between the row before and it; `tokens` says what it goes on with of tokens, unless with all of them; `parts`
-    are what the layers are made of, where that was asked. `by_numbers`: other numbers in the batch, or in the weights, could
-    have led to another plan.
+    are what the layers are made of, where that was asked. `steady`: the forward does the same with all numbers and can be
+    recorded (on a GPU). `by_numbers`: other numbers in the batch, or in the weights, could have led to another plan.
     """
 
     sites: tuple[Site, ...]
@@ -115,6 +115,7 @@ class Plan(Shown):
     threshold: float = 0.0
     scores: Scores = NO_SCORES
     overwrites_input: bool = False
+    steady: bool = False
     calls: dict[str, int] = field(default_factory=dict)
     no_sites: dict[str, str] = field(default_factory=dict)
     no_trunk: str = ""

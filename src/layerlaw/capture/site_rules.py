@@ -22,6 +22,7 @@ from layerlaw.capture.parts import along_trunk, find_parts
 from layerlaw.capture.plan import Part, Plan, Reduce, Site
 from layerlaw.capture.scores import ScoreChoice, find_scores, main_output, told_by
 from layerlaw.capture.tokens import token_use
+from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, check_choice
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
@@ -91,6 +92,7 @@ def find_sites(
         threshold=threshold,
         scores=read,
         overwrites_input=two.overwrites_input,
+        steady=isinstance(two.flow, DataFlow) and two.flow.steady,
         calls={name: finder.counts[name] for name in {site.module for site in places}},
         no_sites=finder.no_sites(sites, rule, finder.sides()),
         no_trunk=finder.no_trunk,

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from layerlaw.capture.replay import RECORDED, can_be_recorded
+
 if TYPE_CHECKING:
     from layerlaw.capture.hooks import Call
 
@@ -59,6 +61,8 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.running: list[Call] = []  # the modules that are being called, innermost last
         self.trouble = ""  # why the data cannot be followed
         self.by_numbers = False  # whether something was done that depends on numbers, such as `if x.mean() > 0`
+        self.steady = source.device.type in RECORDED  # whether the forward does the same with all numbers
+        self._device = source.device
         self._whole: dict[int, int] = {}  # by storage: the node of all of its content
         self._sizes: dict[int, int] = {}  # by storage: how many numbers that is
         self._views: dict[tuple[Any, ...], int] = {}  # parts of a storage that were read
@@ -80,13 +84,15 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation = _operation(func)
             given = self._given(operation, args, kwargs)
         except Exception as error:  # a tensor without memory of its own, say: the forward goes on
-            self.trouble = f"{type(error).__name__} at {func}"
+            self.trouble, self.steady = f"{type(error).__name__} at {func}", False
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         try:
             self._write(operation, args, kwargs, given, result)
+            if self.steady:
+                self.steady = can_be_recorded(func, _tensors((*args, result), kwargs), self._device)
         except Exception as error:
-            self.trouble = f"{type(error).__name__} at {func}"
+            self.trouble, self.steady = f"{type(error).__name__} at {func}", False
         return result
 
     def node(self, tensor: Tensor) -> int | None:
@@ -156,13 +162,13 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._addresses.append(StorageWeakRef(memory))  # type: ignore[no-untyped-call]
         return int(memory._cdata)
 
-    def _given(self, operation: Operation, args: Any, kwargs: Any) -> Given:
+    def _given(self, operation: Operation, args: Any, kwargs: Any) -> Arguments:
         """What an operation reads; a product of data and parameters is written down."""
         tensors = [tensor for tensor in _tensors(args, kwargs) if tensor.numel()]
         self.by_numbers |= operation.by_numbers and (operation.name != "index" or _by_mask(tensors))
         storages = [_storage(tensor) for tensor in tensors]
         if operation.shape_only:
-            return Given([], storages)
+            return Arguments([], storages)
         nodes = [self._node(tensor, storage) for tensor, storage in zip(tensors, storages, strict=True)]
         reads = list(dict.fromkeys([node for node in nodes if node is not None]))
         if reads and operation.product and self.running:
@@ -170,9 +176,9 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             names = [self._weights[storage] for storage in stored if storage in self._weights]
             if names:
                 self.products.append(Product(self.running[-1], names[0]))
-        return Given(reads, storages)
+        return Arguments(reads, storages)
 
-    def _write(self, operation: Operation, args: Any, kwargs: Any, given: Given, result: Any) -> None:
+    def _write(self, operation: Operation, args: Any, kwargs: Any, given: Arguments, result: Any) -> None:
         """Nodes for what an operation overwrites and gives."""
         name, reads, known = operation.name, given.reads, given.storages
         if operation.writes:
@@ -313,7 +319,7 @@ def _by_mask(tensors: Iterable[Tensor]) -> bool:
     return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in tensors)
 
 
-class Given(NamedTuple):
+class Arguments(NamedTuple):
     """What an operation got: the nodes that it reads, and the memory of every tensor."""
 
     reads: list[int]

@@ -22,6 +22,7 @@ from layerlaw.capture.scores import told_by
 from layerlaw.capture.site_rules import find_sites
 from layerlaw.errors import CaptureError
 from layerlaw.probing.plan_keys import PlanKey
+from layerlaw.probing.state import taken_over
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class KeptPlans:
 
 
 _in_use: ContextVar[KeptPlans | None] = ContextVar("layerlaw kept plans", default=None)
-_by_network = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+_by_network: Any = WeakIdKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -89,8 +90,10 @@ def keeping(plans: KeptPlans) -> Iterator[None]:
 def plan_of(network: nn.Module, batch: Batch, **how: Any) -> Plan:
     """Where to measure: a plan of this network that was kept, else what a dry run finds."""
     kept = _in_use.get()
-    if kept is None and dist.is_available() and dist.is_initialized():
-        return _found(network, batch, how)  # one rank with a dry run and another one without would wait for each other
+    # One rank with a dry run and another one without would wait for each other; a shard is not measured a second time.
+    alone = not (dist.is_available() and dist.is_initialized()) and taken_over.get() is None
+    if kept is None and not alone:
+        return _found(network, batch, how)
     if kept is None:
         with _lock:
             kept = _by_network.setdefault(network, KeptPlans())
@@ -100,7 +103,7 @@ def plan_of(network: nn.Module, batch: Batch, **how: Any) -> Plan:
     return plan
 
 
-class Trial:
+class PlanTrial:
     """A kept plan until the first batch has gone through: whether the network still does what it did in the dry run."""
 
     def __init__(self) -> None:
@@ -128,7 +131,7 @@ class Trial:
         return True
 
 
-_trial: ContextVar[Trial | None] = ContextVar("layerlaw trial of a kept plan", default=None)
+_trial: ContextVar[PlanTrial | None] = ContextVar("layerlaw trial of a kept plan", default=None)
 
 
 def went_through(output: Any, samples: int) -> Any:
@@ -143,7 +146,7 @@ def again_without_plan(measure: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(measure)
     def measured(*args: P.args, **kwargs: P.kwargs) -> T:
-        trial = Trial()
+        trial = PlanTrial()
         token = _trial.set(trial)
         try:
             return measure(*args, **kwargs)

@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Container, Hashable, Iterable
 from functools import lru_cache, partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from layerlaw.capture.batches import Batch
+from layerlaw.errors import LayerlawError
 from layerlaw.module_tree import named
 
 VALUES = frozenset([bool, int, str, float, complex, bytes, type(None), type(...), range])
@@ -30,6 +31,7 @@ ROOTS = ("forward", "__call__", "__getattr__", "__getattribute__")  # what calli
 BASES = (nn.Module, object)
 LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}  # their functions are who they are
 CLOSED = ("torch", "numpy", "logging")  # and so are objects of these
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn")  # the ways in which torch computes it
 OUTSIDE = {  # the environment, numbers of tensors past torch, random numbers, the clock
     *("environ", "getenv", "numpy", "tolist", "__array__", "data_ptr"),
     *("random", "randint", "randrange", "uniform", "choice", "shuffle"),
@@ -39,7 +41,7 @@ DEEPEST = 4  # objects inside objects that are looked into
 MOST = 5_000  # values in one key, other than plain ones
 
 
-class NoKeyError(Exception):
+class NoKeyError(LayerlawError):
     """A dry run may depend on something that cannot be told by looking at it."""
 
 
@@ -52,7 +54,9 @@ class PlanKey:
         self._kinds: dict[type, int] = {}
         self._memory: dict[int, int] = {}  # of tensors
         self._methods: dict[tuple[int, type], int] = {}  # that were looked at
-        self._seen: dict[int, tuple[int, object]] = {}  # by address: what was looked at already, which must live so long
+        self._seen: dict[
+            int, tuple[int, object]
+        ] = {}  # by address: what was looked at already, which must live so long
         self.held: list[object] = []
         found: list[Hashable] = [_switches()]
         found += [self._module(name, module) for name, module in modules.items()]
@@ -110,7 +114,10 @@ class PlanKey:
         if isinstance(value, (tuple, list)):
             return (self._kind(type(value)), *[self._input(item, n) for item in value])
         if isinstance(value, dict):
-            return (self._kind(type(value)), *[(self._value(key, 0), self._input(item, n)) for key, item in value.items()])
+            return (
+                self._kind(type(value)),
+                *[(self._value(key, 0), self._input(item, n)) for key, item in value.items()],
+            )
         return self._value(value, 0)
 
     def _value(self, value: Any, depth: int) -> Hashable:
@@ -133,7 +140,8 @@ class PlanKey:
         self._look_at(value)
         if isinstance(value, (tuple, list, deque)):
             return (self._kind(kind), *[self._value(item, depth) for item in list(value)])
-        if isinstance(value, dict):
+        if isinstance(value, (dict, SimpleNamespace)):
+            value = value if isinstance(value, dict) else vars(value)
             items = [(self._value(key, depth), self._value(item, depth)) for key, item in list(value.items())]
             return (self._kind(kind), *items)
         if isinstance(value, (set, frozenset)):
@@ -220,12 +228,7 @@ def _switches() -> Hashable:
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         raise NoKeyError("a mode of torch")
     casts = [(torch.is_autocast_enabled(where), torch.get_autocast_dtype(where)) for where in ("cpu", "cuda")]
-    attention = [
-        torch.backends.cuda.flash_sdp_enabled(),
-        torch.backends.cuda.mem_efficient_sdp_enabled(),
-        torch.backends.cuda.math_sdp_enabled(),
-        torch.backends.cuda.cudnn_sdp_enabled(),
-    ]
+    attention = [getattr(torch._C, f"_get_{kind}_sdp_enabled")() for kind in ATTENTION]
     strict = torch.are_deterministic_algorithms_enabled()
     calls = nn.Module._call_impl.__code__, nn.Module.__call__.__code__
     return torch.get_default_dtype(), strict, calls, *casts, *attention

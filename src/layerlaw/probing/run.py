@@ -170,9 +170,8 @@ class Prober:
         memory = options.memory - taken - scatter_bytes(sites, linear)
         fitting = Extras.that_fit(sites, data.samples, K, memory, wanted)
         known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
-        split = Split(untrusted={} if forgive else None)
+        split = Split(untrusted={} if forgive else None, no_linear_why=why_not)
         groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
-        split.no_linear_why = why_not
         shards = taken_over.get() is not None
         allowed = self.slices and isinstance(self.classes, Classes) and not shards
         wide = wide_sites(sites, K, views_of(fitting.jackknife, fitting.permuted), memory) if allowed else []
@@ -257,9 +256,9 @@ class Prober:
                 yield step
             none = False
 
-    def capturing(self, sites: Sequence[Site], consume: Consume) -> Capture:
-        """Hooks at the sites."""
-        return Capture(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume)
+    def capturing(self, sites: Sequence[Site], consume: Consume, batches: int | None = None) -> Capture:
+        """Hooks at the sites, for so many batches."""
+        return Capture(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume, batches=batches)
 
     def decide(self, capture: Capture, step: Step, state: State) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
@@ -293,7 +292,7 @@ def first_pass(prober: Prober, state: State) -> None:
         (kept.add if kept.whole else stream)(site, features)
 
     empty = True
-    with prober.capturing(state.sites, consume) as capture:
+    with prober.capturing(state.sites, consume, state.data.length) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 1", state.fingerprint):
             empty, state.borrowed = False, step.borrowed
             if kept.whole and not kept.fits(len(step.labels)):
@@ -355,7 +354,8 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
 def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
     again = Fingerprint() if state.dealer.groups or state.dealer.permuted else None
     waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
-    with prober.capturing(state.sites, waiting.or_at_once(second.update)) as capture:
+    update = waiting.or_at_once(second.update)
+    with prober.capturing(state.sites, update, state.data.length) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 2", again):
             waits, dealt = waiting.takes(step.labels), state.dealer.deal(step.labels)
             if waits:

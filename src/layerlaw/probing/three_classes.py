@@ -22,9 +22,12 @@ def three_classes(run: Prober, train: Split, weight: Tensor | str) -> dict[str, 
     if site is None or train.read is None or run.classes.K < 3:
         return {}
     centers, read, labels = train.around[site].centers, train.read, train.plane_labels
+    few = read.nbytes <= FEW_BYTES
     # Of their own, so that nothing larger is held until somebody looks.
     means = centers.means[:3].clone() if centers.origin is None else centers.means[:3] + centers.origin
     rows = weight[:3].to(means, copy=True) if isinstance(weight, Tensor) else None
+    if few and means.device.type != "cpu":  # a GPU is slow with small matrices
+        read, means, rows = read.cpu(), means.cpu(), None if rows is None else rows.cpu()
 
     def found() -> dict[str, Any]:
         # Wide features keep fewer samples.
@@ -34,5 +37,4 @@ def three_classes(run: Prober, train: Split, weight: Tensor | str) -> dict[str, 
             view = collapse_view(means, rows, samples, [k for k, some in enumerate(taken) for _ in some])
         return {"classes": [0, 1, 2], **view} if view else {}
 
-    few = read.device.type == "cpu" and read.nbytes <= FEW_BYTES
     return later(found, read.nbytes + means.nbytes) if few else found()

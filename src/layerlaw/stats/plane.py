@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from layerlaw.stats.ranks import gathered, world_size
 SAMPLES = 200
 TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
 SITE_BYTES = 6 * 2**20  # wide features keep fewer samples
-FEW_BYTES = 2**20  # of all sites on a CPU: so few are kept, and their planes worked out when somebody looks at them
+FEW_BYTES = 2**20  # of all sites: so few are kept, and their planes worked out when somebody looks at them
 
 Plane = list[tuple[float, ...]]
 
@@ -99,25 +100,40 @@ class PlaneSample:
         """As `planes`, of few samples worked out when one of them is first looked at (see `layerlaw.later`)."""
         kept = [part for parts in self._kept.values() for part in parts]
         held = sum(part.nbytes for part in kept)
-        if held > FEW_BYTES or any(part.device.type != "cpu" for part in kept):
-            return self.planes()
+        made = None if held <= FEW_BYTES and all(part.device.type == "cpu" for part in kept) else self._condensed()
+        if made is not None:
+            held = sum(one.matrix.nbytes for one in made.values())
+            if held > FEW_BYTES:
+                return self._drawn(made)
 
         def found() -> dict[object, Plane]:
             with full_precision():
-                return self.planes()
+                return self._drawn(self._condensed() if made is None else made)
 
         whole = Later(found, held)
         return {key: later(lambda key=key: whole.value()[key]) for key in self._kept}  # type: ignore[misc]
 
     def planes(self) -> dict[object, Plane]:
         """[(x, y), …] of the kept samples for every site, in the order of `labels` (wide sites may have kept fewer)."""
+        return self._drawn(self._condensed())
+
+    def _condensed(self) -> dict[object, Condensed]:
+        """What planes need of every site, on the CPU: a GPU is slow with small matrices."""
         shapes: dict[tuple[int, ...], list[object]] = defaultdict(list)
         matrices = {key: torch.cat(kept) for key, kept in self._kept.items()}
         for number, (key, matrix) in enumerate(matrices.items()):
             shapes[*matrix.shape, number if matrix.numel() > TOGETHER else -1].append(key)
+        # All are on their way before the first is waited for.
+        made = [(keys, Condensed.of(torch.stack([matrices[key] for key in keys]))) for keys in shapes.values()]
+        return {key: one for keys, some in made for key, one in zip(keys, some.cpu().each(), strict=True)}
+
+    def _drawn(self, condensed: Mapping[object, Condensed]) -> dict[object, Plane]:
+        shapes: dict[Hashable, list[object]] = defaultdict(list)
+        for key, one in condensed.items():
+            shapes[one.matrix.shape, one.matrix.dtype, one.wide].append(key)
         found: dict[object, Plane] = {}
         for keys in shapes.values():
-            planes = principal_plane(torch.stack([matrices[key] for key in keys])).cpu().double().numpy()
+            planes = Condensed.stack([condensed[key] for key in keys]).plane().double().numpy()
             for key, plane in zip(keys, planes, strict=True):
                 size = float(np.abs(plane).max())
                 digits = 3 - math.floor(math.log10(size)) if size > 0 else 0  # four digits of the largest
@@ -127,35 +143,72 @@ class PlaneSample:
 
 
 def principal_plane(features: Tensor) -> Tensor:
-    """(…, n, d) → (…, n, 2): the two leading principal components, by orthogonal iteration on a small block.
+    """(…, n, d) → (…, n, 2): the two leading principal components.
 
     >>> x = torch.tensor([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0], [4.0, 1.0, 1.0]])
     >>> principal_plane(x).shape
     torch.Size([3, 2])
     """
-    mean = features.mean(-2, keepdim=True)
-    if not bool(mean.isfinite().all()):  # a sum may overflow where its numbers do not
-        features, mean = features.double(), features.double().mean(-2, keepdim=True)
-    centered = features - mean
-    *_, n, d = centered.shape
-    if d == 1:
-        return torch.cat([centered, torch.zeros_like(centered)], -1)
-    size = centered[..., :1, :].abs().amax((-2, -1), keepdim=True)  # of one sample: only the range of float32 matters
-    size = torch.where(size > 0, size, 1.0)
-    centered /= size
-    # The smaller of the two Gram matrices has the same spectrum; products of the long side with a thin block are slow.
-    narrow = d <= n
-    gram = centered.mT @ centered if narrow else centered @ centered.mT
-    drawn = {"generator": torch.Generator().manual_seed(0), "dtype": torch.float32, "device": "cpu"}
-    Q = torch.randn(min(n, d), min(6, n, d), **drawn).to(centered)  # type: ignore[call-overload]
-    for _ in range(3):
-        Q = torch.linalg.qr(gram @ Q)[0]
-    scale, rotation = torch.linalg.eigh(Q.mT @ gram @ Q)  # ascending
-    top = Q @ rotation[..., -2:].flip(-1)
-    lengths = scale[..., -2:].flip(-1).clamp_min(0).sqrt().unsqueeze(-2)
-    plane: Tensor = (centered @ top if narrow else top * lengths) * size
-    if plane.shape[-1] == 1:
-        plane = torch.cat([plane, torch.zeros_like(plane)], -1)
-    # A sign of one's own: the coordinate that reaches farther is positive.
-    sign = torch.where(plane.amax(-2, keepdim=True) >= -plane.amin(-2, keepdim=True), 1.0, -1.0)
-    return plane * sign
+    return Condensed.of(features).plane()
+
+
+@dataclass(frozen=True)
+class Condensed:
+    """What a plane needs of features (…, n, d): them centered and divided by a size (…, 1, 1), of wide ones the products.
+
+    Products of the samples (…, n, n) have the same spectrum, and are all that the coordinates of wide features need.
+    """
+
+    matrix: Tensor
+    size: Tensor
+    wide: bool
+
+    @classmethod
+    def of(cls, features: Tensor) -> Condensed:
+        """Of features (…, n, d)."""
+        if features.device.type == "cuda":  # which would have to be waited for
+            mean = features.mean(-2, keepdim=True, dtype=torch.float64).to(features)
+        else:
+            mean = features.mean(-2, keepdim=True)
+            if not bool(mean.isfinite().all()):  # a sum may overflow where its numbers do not
+                features, mean = features.double(), features.double().mean(-2, keepdim=True)
+        centered = features - mean
+        size = centered[..., :1, :].abs().amax((-2, -1), keepdim=True)  # only the range of float32 matters
+        size = torch.where(size > 0, size, 1.0)
+        centered /= size
+        wide = features.shape[-1] > features.shape[-2]
+        return cls(centered @ centered.mT if wide else centered, size, wide)
+
+    @classmethod
+    def stack(cls, parts: Sequence[Condensed]) -> Condensed:
+        """Several side by side."""
+        return cls(torch.stack([p.matrix for p in parts]), torch.stack([p.size for p in parts]), parts[0].wide)
+
+    def each(self) -> list[Condensed]:
+        """One by one, of several."""
+        return [Condensed(matrix, size, self.wide) for matrix, size in zip(self.matrix, self.size, strict=True)]
+
+    def cpu(self) -> Condensed:
+        """The same on the CPU."""
+        return Condensed(self.matrix.cpu(), self.size.cpu(), self.wide)
+
+    def plane(self) -> Tensor:
+        """(…, n, 2): the two leading principal components, by orthogonal iteration on a small block."""
+        if self.matrix.shape[-1] == 1:
+            centered = self.matrix * self.size
+            return torch.cat([centered, torch.zeros_like(centered)], -1)
+        gram = self.matrix if self.wide else self.matrix.mT @ self.matrix  # products with the long side are slow
+        drawn = {"generator": torch.Generator().manual_seed(0), "dtype": torch.float32, "device": "cpu"}
+        n = gram.shape[-1]
+        Q = torch.randn(n, min(6, n), **drawn).to(gram)  # type: ignore[call-overload]
+        for _ in range(3):
+            Q = torch.linalg.qr(gram @ Q)[0]
+        scale, rotation = torch.linalg.eigh(Q.mT @ gram @ Q)  # ascending
+        top = Q @ rotation[..., -2:].flip(-1)
+        lengths = scale[..., -2:].flip(-1).clamp_min(0).sqrt().unsqueeze(-2)
+        plane: Tensor = (top * lengths if self.wide else self.matrix @ top) * self.size
+        if plane.shape[-1] == 1:
+            plane = torch.cat([plane, torch.zeros_like(plane)], -1)
+        # A sign of one's own: the coordinate that reaches farther is positive.
+        sign = torch.where(plane.amax(-2, keepdim=True) >= -plane.amin(-2, keepdim=True), 1.0, -1.0)
+        return plane * sign

@@ -1,0 +1,140 @@
+"""Forwards of small networks on a GPU as CUDA graphs: launching their kernels one by one takes longer than their work.
+
+A graph is recorded from one batch and replayed on every other of its shape. Only forwards in which no operation waits for
+a number, draws at random or reads memory of the processor are recorded, and what a graph gives is compared with the
+forward itself before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.plan import Plan, Site
+from layerlaw.stats.precision import full_precision
+from layerlaw.stats.ranks import world_size
+
+Features = dict[Site, Tensor]
+Collect = Callable[[Batch], tuple[Any, Features]]
+"""One forward: the model's output, and the features of all sites in memory of their own."""
+
+RECORDED = {"cuda"}  # the kinds of devices where forwards are
+FEW = 12  # batches, which do not pay for the recording
+WARM = 2  # batches of one shape before it: kernels are chosen and memory is taken in them
+INPUTS = 2**24  # bytes of the inputs of a batch: larger ones keep a GPU busy
+FEATURES = 2**29  # bytes of the features of all sites in a batch, which are held together
+
+
+class Recording:
+    """The graph of one forward, its inputs, and what it leaves: the output, and the features of all sites."""
+
+    def __init__(self, batch: Batch, collect: Collect) -> None:
+        self._given, self._device = batch.copy(), batch.labels.device
+        with torch.cuda.device(self._device):
+            self._graph = torch.cuda.CUDAGraph()
+            here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            aside.wait_stream(here)
+            with torch.cuda.stream(aside):
+                self._graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    self._output, self.features = collect(self._given)
+                finally:
+                    self._graph.capture_end()
+            here.wait_stream(aside)
+
+    def replay(self, batch: Batch) -> Tensor:
+        """The output for a batch; `features` are those of its samples until the next one."""
+        for mine, given in zip(self._given.tensors(), batch.tensors(), strict=True):
+            mine.copy_(given)
+        with torch.cuda.device(self._device):
+            self._graph.replay()
+        output: Tensor = self._output.clone()
+        return output
+
+
+class Replays:
+    """Decides whether forwards are recorded, and when; `batches` is how many there will be, where that is known."""
+
+    def __init__(self, network: nn.Module, plan: Plan, sites: Sequence[Site], batches: int | None) -> None:
+        self._network = network
+        self._row_bytes = sum(site.features * site.itemsize for site in sites)
+        self._open = batches is not None and batches >= FEW and plan.steady and not plan.overwrites_input
+        self._open = self._open and world_size() == 1 and repeats(network)
+        self._shape: Hashable = None
+        self._seen = 0
+        self._recording: Recording | None = None
+
+    def run(self, batch: Batch, collect: Collect, consume: Callable[[Site, Tensor], None]) -> Tensor | None:
+        """The output for a batch, whose features are consumed (the next one overwrites them); `None`: run it as it is."""
+        if not self._open:
+            return None
+        shape = tuple((tuple(tensor.shape), tensor.dtype, tensor.stride()) for tensor in batch.tensors())
+        if self._recording is None:
+            self._seen = self._seen + 1 if shape == self._shape else 1
+            self._shape = shape
+            if not self._small(batch):
+                self._open = False
+            elif self._seen > WARM:
+                self._recording = self._recorded(batch, collect)
+                self._open = self._recording is not None
+        if self._recording is None or shape != self._shape:  # the last batch is often smaller
+            return None
+        output = self._recording.replay(batch)
+        with full_precision():
+            for site, features in self._recording.features.items():
+                consume(site, features)
+        return output
+
+    def drop(self) -> None:
+        """Let go of the memory."""
+        self._recording, self._open = None, False
+
+    def _small(self, batch: Batch) -> bool:
+        """Whether a batch is one that a GPU is done with sooner than it is told to begin, and plain enough."""
+        tensors, device = batch.tensors(), batch.labels.device
+        held = (*tensors, *self._network.parameters(), *self._network.buffers())
+        plain = len(tensors) == len(batch.args) + len(batch.kwargs) and batch.mask is None
+        together = device.type in RECORDED and all(tensor.device == device for tensor in held)
+        usual = not (torch.is_grad_enabled() or torch.is_autocast_enabled(device.type))
+        little = sum(t.nbytes for t in tensors) <= INPUTS and len(batch.labels) * self._row_bytes <= FEATURES
+        return plain and together and usual and little
+
+    def _recorded(self, batch: Batch, collect: Collect) -> Recording | None:
+        """A recording that gives what the forward gives; `None` where there can be none."""
+        try:
+            recording = Recording(batch, collect)
+            output, (eager, _) = recording.replay(batch), collect(batch)
+            return recording if isinstance(eager, Tensor) and torch.equal(output, eager) else None
+        except Exception:  # of the model, of the recording, or of memory: the forward as it is will tell
+            return None
+
+
+def repeats(network: nn.Module) -> bool:
+    """Whether forwards are all alike as far as Python goes: evaluation mode, no hooks and no forward that others put on."""
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return False
+    for one in network.modules():
+        if one.training or one._forward_hooks or one._forward_pre_hooks or "forward" in vars(one):
+            return False
+    return True
+
+
+def can_be_recorded(operation: Any, tensors: Sequence[Tensor], device: torch.device) -> bool:
+    """Whether an operation does the same with all numbers: it gives none to Python, draws none, stays on the device.
+
+    >>> can_be_recorded(torch.ops.aten.relu.default, [torch.zeros(2)], torch.device("cpu"))
+    True
+    >>> can_be_recorded(torch.ops.aten.nonzero.default, [torch.zeros(2)], torch.device("cpu"))
+    False
+    """
+    if getattr(operation, "namespace", "") != "aten" or UNSTEADY & set(operation.tags):
+        return False
+    return all(tensor.device == device for tensor in tensors)
+
+
+UNSTEADY = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}

@@ -1,0 +1,200 @@
+"""Forwards as CUDA graphs; on a CPU a stand-in takes the place of the graph."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import layerlaw as ll
+from layerlaw.capture import replay, trunk
+from layerlaw.capture.batches import Batch
+from layerlaw.lab import Architecture
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+BATCHES, SIZE = 20, 30
+
+
+class StandIn:
+    """Does again what was recorded, in the same memory."""
+
+    made = replays = 0
+
+    def __init__(self, batch: Batch, collect) -> None:
+        self.given, self.collect = batch.copy(), collect
+        self.output, self.features = collect(self.given)
+        StandIn.made += 1
+
+    def replay(self, batch: Batch) -> Tensor:
+        for mine, given in zip(self.given.tensors(), batch.tensors(), strict=True):
+            mine.copy_(given)
+        output, features = self.collect(self.given)
+        for site, mine in self.features.items():
+            mine.copy_(features[site])
+        StandIn.replays += 1
+        self.output.copy_(output)
+        return self.output.clone()
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    monkeypatch.setattr(replay, "Recording", StandIn)
+    monkeypatch.setattr(replay, "RECORDED", {"cpu"})
+    monkeypatch.setattr(trunk, "RECORDED", {"cpu"})
+    StandIn.made = StandIn.replays = 0
+
+
+def network(*more: nn.Module, outputs: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 12), nn.ReLU(inplace=True), nn.Linear(12, 12), nn.ReLU(inplace=True), *more]
+    return nn.Sequential(*layers, nn.Linear(12, outputs)).eval()
+
+
+def data(n: int = BATCHES * SIZE) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    y = torch.arange(n) % 4
+    return torch.randn(n, 6, generator=generator) + y[:, None], y
+
+
+def probed(model: nn.Module, given=None, **options) -> ll.Record:
+    return ll.probe(model, given or data(), batch_size=SIZE, progress=False, **options)
+
+
+def values(record: ll.Record) -> list[dict]:
+    return [site.values for site in record.sites]
+
+
+WAYS = {
+    "kept": {},
+    "streamed": {"memory_gib": 2e-5, "uncertainty": False},
+    "with side inputs": {"sites": ["0", "2"], "reduce": "mean"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("n", [BATCHES * SIZE, BATCHES * SIZE - 7])
+def test_replayed_forwards_give_the_same_record(monkeypatch, on_cpu, way, n):
+    found = probed(network(), data(n), **WAYS[way])
+    passes = 2 if way == "streamed" else 1
+    assert StandIn.made == passes
+    whole = BATCHES if n == BATCHES * SIZE else BATCHES - 1
+    assert StandIn.replays == passes * (whole - replay.WARM + 1)  # once more to be compared with the forward
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    plain = probed(network(), data(n), **WAYS[way])
+    assert StandIn.made == passes
+    assert values(found) == values(plain)
+    assert found.law("separation").rho == plain.law("separation").rho
+
+
+def test_targets_are_predicted_by_each_batch_of_its_own(monkeypatch, on_cpu):
+    x, _ = data()
+    given = x, x[:, :2].sin()
+    found = probed(network(outputs=2), given)
+    assert StandIn.replays > BATCHES / 2
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    assert values(found) == values(probed(network(outputs=2), given))
+
+
+class Waits(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if float(x.sum()) > 1e9 else 2 * x
+
+
+class Draws(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0 * torch.rand_like(x)
+
+
+class Chooses(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[x < 0] = 0
+        return x + 0 * x[x > 0].sum()
+
+
+@pytest.mark.parametrize("odd", [Waits, Draws, Chooses])
+def test_what_depends_on_numbers_or_chance_is_not_recorded(on_cpu, odd):
+    probed(network(odd()))
+    assert StandIn.made == 0
+
+
+def test_few_batches_are_not_recorded(on_cpu):
+    probed(network(), data(SIZE * (replay.FEW - 1)))
+    assert StandIn.made == 0
+
+
+def test_hooks_of_the_user_are_called_for_every_batch(on_cpu):
+    model, calls = network(), []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    probed(model)
+    assert StandIn.made == 0
+    assert len(calls) >= BATCHES
+
+
+def test_a_forward_of_its_own_and_training_mode_are_not_recorded():
+    model = network()
+    assert replay.repeats(model)
+    model[0].forward = lambda x: x
+    assert not replay.repeats(model)
+    assert not replay.repeats(network().train())
+
+
+def test_classes_that_are_chosen_are_measured_as_ever(monkeypatch, on_cpu):
+    found = probed(network(), classes=[0, 1, 2])
+    assert StandIn.made == 0  # only some rows of a batch are handed over
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    assert values(found) == values(probed(network(), classes=[0, 1, 2]))
+
+
+def test_a_recording_that_gives_something_else_is_not_used(monkeypatch, on_cpu):
+    class Wrong(StandIn):
+        def replay(self, batch: Batch) -> Tensor:
+            return super().replay(batch) + 1e-3
+
+    monkeypatch.setattr(replay, "Recording", Wrong)
+    found = probed(network())
+    assert StandIn.replays == 1
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    assert values(found) == values(probed(network()))
+
+
+def test_large_inputs_are_not_recorded(monkeypatch, on_cpu):
+    monkeypatch.setattr(replay, "INPUTS", 4 * 6 * SIZE - 1)
+    probed(network())
+    assert StandIn.made == 0
+
+
+@cuda
+@pytest.mark.parametrize("gib", [8, 0.02])
+def test_a_graph_gives_what_forwards_give(monkeypatch, gib):
+    model = Architecture.named("resnet20").build().cuda().eval()
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(1000, 3, 32, 32, generator=generator).cuda(), (torch.arange(1000) % 10).cuda()
+    made = []
+    recorded = replay.Recording.__init__
+    monkeypatch.setattr(replay.Recording, "__init__", lambda self, *a: (made.append(1), recorded(self, *a))[1])
+    options = {"batch_size": 50, "progress": False, "memory_gib": gib, "sites": "layers", "uncertainty": False}
+    found = ll.probe(model, (x, y), **options)
+    assert len(made) == (1 if gib == 8 else 2)
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    plain = ll.probe(model, (x, y), **options)
+    for mine, other in zip(values(found), values(plain), strict=True):
+        assert mine == pytest.approx(other, rel=1e-9, abs=1e-12, nan_ok=True)
+
+
+class FailsWhenRecorded(nn.Module):
+    """Waits for a number, but not in the dry run."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if len(x) < 10 or float(x.sum()) < 1e9 else 2 * x
+
+
+@cuda
+def test_a_forward_that_cannot_be_recorded_leaves_no_trace():
+    model = network(FailsWhenRecorded()).cuda()
+    x, y = (t.cuda() for t in data())
+    torch.cuda.manual_seed(5)
+    state = torch.cuda.get_rng_state()
+    found = probed(model, (x, y))
+    assert torch.equal(torch.cuda.get_rng_state(), state)
+    torch.rand(3, device="cuda")
+    plain = probed(model.cpu(), data())
+    assert found.sites[-1].values["separation"] == pytest.approx(plain.sites[-1].values["separation"], rel=1e-4)
