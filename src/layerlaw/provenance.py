@@ -17,6 +17,8 @@ from layerlaw.files import sha256
 from layerlaw.module_tree import buffers_in, parameters_in, walk
 
 DIGEST_BYTES = 2 * 2**30
+SMALL = 2**20  # bytes of a tensor: to fetch a larger one takes longer than to ask for it
+FETCHED = {"cuda"}
 PLAIN = (Tensor, nn.Parameter)
 READABLE = {torch.float32, torch.float64, torch.float16, torch.int64}  # by NumPy, as they are
 
@@ -71,9 +73,23 @@ def _digest(tensors: Sequence[Tensor]) -> str | None:
     if elsewhere or sum(t.nbytes for t in tensors) > DIGEST_BYTES:
         return None
     try:
-        return sha256(map(_bytes, tensors))
+        return sha256(map(_bytes, _on_host(tensors)))
     except (NotImplementedError, RuntimeError, TypeError, ValueError):  # a finished measurement is not lost for it
         return None
+
+
+def _on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The same tensors, small ones of an accelerator fetched together: it is asked once per dtype, not once for each."""
+    here = [tensor.detach() for tensor in tensors]
+    kinds: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for i, tensor in enumerate(here):
+        if tensor.device.type in FETCHED and type(tensors[i]) in PLAIN and tensor.nbytes <= SMALL:
+            kinds.setdefault((tensor.device, tensor.dtype), []).append(i)
+    for alike in kinds.values():
+        flat = torch.cat([here[i].reshape(-1) for i in alike]).cpu()
+        for i, part in zip(alike, torch.split(flat, [here[i].numel() for i in alike]), strict=True):
+            here[i] = part
+    return here
 
 
 def _bytes(tensor: Tensor) -> npt.NDArray[Any]:

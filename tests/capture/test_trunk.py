@@ -1,6 +1,8 @@
 """The graph of the data: what every path from the input to the scores passes, whatever way it was computed."""
 
 import random
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -9,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from capture_networks import FNN, DenseNet, Encoder, InPlaceResNet, ResNet20, clouds, seeded
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerlaw as ll
 from layerlaw.capture.trunk import DataFlow, Trunk
@@ -315,3 +318,32 @@ def test_sites_that_the_user_names_are_points_of_the_law_and_marked() -> None:
     plan = ll.sites(InPlaceResNet(), IMAGES, sites=["layer1.0.conv1", "layer1.0", "layer1.1"])
     assert [site.branch for site in plan.sites] == [True, False, False]
     assert all(site.in_fit for site in plan.sites)
+
+
+@pytest.mark.skipif(
+    not hasattr(TorchDispatchMode, "_should_skip_dynamo"), reason="this torch always loads its compiler"
+)
+def test_a_dry_run_does_not_load_the_compiler() -> None:
+    code = """
+import sys, torch, layerlaw as ll
+network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+ll.probe(network, (torch.randn(12, 4), torch.arange(12) % 3), progress=False)
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_flow_knows_what_depends_on_numbers() -> None:
+    x = torch.randn(4, 3)
+    ways = {
+        "a condition": (lambda: bool(x.sum() > 0), True),
+        "a comparison": (lambda: torch.equal(x, x), True),
+        "a mask": (lambda: x[x > 0], True),
+        "an index": (lambda: x[torch.tensor([0, 1])], False),
+        "a choice of numbers": (lambda: torch.where(x > 0, x, 0.0).max(), False),
+    }
+    for name, (way, by_numbers) in ways.items():
+        with DataFlow(nn.Identity(), x) as flow:
+            way()
+        assert flow.by_numbers == by_numbers, name

@@ -49,19 +49,19 @@ def modules_of(network: nn.Module) -> dict[str, nn.Module]:
 @contextmanager
 def hooked(
     network: nn.Module,
-    names: Iterable[str],
+    names: Iterable[str] | None,
     enter: Callable[..., None],
     leave: Callable[..., None],
     left: Container[str] | None = None,
 ) -> Iterator[None]:
     """Call `enter(name, module, args, kwargs)` before and `leave(name, module, args, output)` after these modules.
 
-    `left` are those of them that `leave` is called after, where it is not all.
+    Without `names` they are all; `left` are those of them that `leave` is called after, where it is not all.
     """
     modules = modules_of(network)
     # One key for all, put in by hand: to register and remove them one by one takes as long as a small network's forward.
     key = RemovableHandle(OrderedDict()).id
-    seen = [(name, modules[name]) for name in names]
+    seen = [(name, modules[name]) for name in (modules if names is None else names)]
     try:
         for name, module in seen:
             module._forward_pre_hooks_with_kwargs[key] = True
