@@ -9,8 +9,20 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Container, Hashable, Iterable
+from contextvars import ContextVar
 from functools import lru_cache, partial
-from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import (
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+    WrapperDescriptorType,
+)
 from typing import Any
 from weakref import ref
 
@@ -25,6 +37,9 @@ from layerlaw.module_tree import named
 
 VALUES = frozenset([bool, int, str, float, complex, bytes, type(None), type(...), range])
 VALUES |= frozenset([torch.dtype, torch.device, torch.layout, torch.memory_format])
+FIXED = frozenset(  # attributes of classes that belong to these as they are
+    [MemberDescriptorType, GetSetDescriptorType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType]
+)
 USUAL = frozenset(vars(nn.Module()))  # what every module has: a probe sets `training` itself, the others are torch's
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 ROOTS = ("forward", "__call__", "__getattr__", "__getattribute__")  # what calling a module runs
@@ -125,6 +140,8 @@ class PlanKey:
         kind = type(value)
         if kind in VALUES:
             return kind, value
+        if kind in FIXED:
+            return kind
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, np.ndarray):
@@ -150,6 +167,8 @@ class PlanKey:
             return self._function(value, None)
         if isinstance(value, MethodType):
             return "method", self._value(value.__func__, depth), self._value(value.__self__, depth)
+        if isinstance(value, ContextVar):
+            return value, self._value(value.get(None), depth)
         if isinstance(value, partial):
             return "partial", *[self._value(one, depth) for one in (value.func, value.args, value.keywords)]
         return self._object(value, depth)
@@ -171,7 +190,7 @@ class PlanKey:
         kind, about = type(value), getattr(value, "__dict__", None)
         if isinstance(value, (type, ModuleType)) or depth >= DEEPEST or _is_of(kind, CLOSED):
             return id(value)
-        if any("__slots__" in vars(base) for base in kind.__mro__) and not _is_of(kind, LIBRARIES):
+        if any(vars(base).get("__slots__") for base in kind.__mro__) and not _is_of(kind, LIBRARIES):
             raise NoKeyError(f"a {kind.__name__}, which has slots")
         items = about if type(about) is dict else {}
         return id(value), *[(key, self._value(item, depth + 1)) for key, item in list(items.items())]
@@ -217,7 +236,7 @@ class PlanKey:
             if name in means:
                 value = means[name]
                 found.append((name, self._attribute(value, None)))
-                if isinstance(value, (ModuleType, type)):
+                if isinstance(value, ModuleType) or (isinstance(value, type) and not _is_of(value, LIBRARIES)):
                     inside = vars(value)
                     found += [(n, self._attribute(inside[n], None)) for n in (*names, "forward") if n in inside]
         return tuple(found)
