@@ -62,7 +62,8 @@ class Batch:
                 raise DataError(f"expected model and data on one device, got {came}. Move one of them, or {cure}.")
             return value.to(device, non_blocking=True)
 
-        return replace(self._each(moved), labels=self.labels.to(device))
+        # Numbers on their way to a GPU need not be waited for; those on their way back must be.
+        return replace(self._each(moved), labels=self.labels.to(device, non_blocking=self.labels.is_cpu))
 
     def copy(self) -> Batch:
         """The same in memory of its own."""
@@ -229,8 +230,8 @@ class Pair:
     """Inputs and labels in memory, cut into batches in the order given; with a `seed`, an order sorted by class is mixed."""
 
     def __init__(self, whole: Batch, batch_size: int, where: str, *, seed: int | None) -> None:
-        self.whole, self.batch_size = whole, batch_size
-        self.labels = self.whole.labels
+        self.labels = whole.labels.cpu()  # where they are looked at, batch by batch, without waiting for a GPU
+        self.whole, self.batch_size = replace(whole, labels=self.labels), batch_size
         n = len(self.labels)
         for value in self.whole.tensors():
             if len(value) != n:
@@ -249,7 +250,7 @@ class Pair:
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self.labels), self.batch_size):
             part = slice(start, start + self.batch_size)
-            rows = part if self.order is None else self.order[part].to(self.labels.device)
+            rows = part if self.order is None else self.order[part]
             yield replace(self.whole._each(lambda value, rows=rows: value[rows]), labels=self.labels[rows])  # type: ignore[misc]
 
 

@@ -7,7 +7,8 @@ forward itself before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -40,11 +41,15 @@ class Recording:
             here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
             aside.wait_stream(here)
             with torch.cuda.stream(aside):
-                self._graph.capture_begin(capture_error_mode="thread_local")
                 try:
-                    self._output, self.features = collect(self._given)
-                finally:
-                    self._graph.capture_end()
+                    with _recording(self._graph):
+                        self._output, self.features = collect(self._given)
+                except Exception:
+                    with _recording(
+                        torch.cuda.CUDAGraph()
+                    ):  # one that goes well: torch's random numbers wait for its end
+                        torch.zeros(1, device=self._device)
+                    raise
             here.wait_stream(aside)
 
     def replay(self, batch: Batch) -> Tensor:
@@ -55,6 +60,15 @@ class Recording:
             self._graph.replay()
         output: Tensor = self._output.clone()
         return output
+
+
+@contextmanager
+def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        yield
+    finally:
+        graph.capture_end()
 
 
 class Replays:

@@ -39,7 +39,7 @@ from layerlaw.probing.memory import (
     scatter_bytes,
     views_of,
 )
-from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt
+from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt, looked_up
 from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
 from layerlaw.probing.state import State, taken_over
 from layerlaw.probing.targets import Targets
@@ -237,12 +237,12 @@ class Prober:
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
             look_at_others()
-            batch = batch.to(self.device)
+            given, batch = batch.labels, batch.to(self.device)
             if fingerprint is not None:
                 fingerprint.update(batch.labels, *batch.tensors(), places=data.places)
-            labels, rows = self.classes.positions(batch.labels, f"labels of {where}")
+            labels, rows = looked_up(self.classes, given, batch, where)
             if alone:
-                _check_normalized_alone(batch.labels, where)
+                _check_normalized_alone(given, where)
             pace.go_on(True)
             if len(labels) > 0:
                 none = False

@@ -200,6 +200,13 @@ def first_batch(data: Batches) -> Batch:
     return first
 
 
+def looked_up(classes: Classes | Targets, given: Tensor, batch: Batch, where: str) -> tuple[Tensor, Tensor | None]:
+    """Labels of a batch as 0 … K−1 on its device, and the rows to keep; `given` may be on the CPU: no GPU is waited for."""
+    labels, rows = classes.positions(given, f"labels of {where}")
+    device = batch.labels.device
+    return batch.labels if labels is given else labels.to(device, non_blocking=labels.is_cpu), rows
+
+
 def borrowed(data: Batches, classes: Classes | Targets, device: torch.device | None) -> Step | None:
     """Samples of another rank for one without any, so that it makes statistics of the same shapes, which add nothing."""
     if data.spare is None:
