@@ -69,9 +69,7 @@ class PlanKey:
         self._kinds: dict[type, int] = {}
         self._memory: dict[int, int] = {}  # of tensors
         self._methods: dict[tuple[int, type], int] = {}  # that were looked at
-        self._seen: dict[
-            int, tuple[int, object]
-        ] = {}  # by address: what was looked at already, which must live so long
+        self._seen: dict[int, tuple[int, object]] = {}  # by address: what was looked at, and must live so long
         self.held: list[object] = []
         found: list[Hashable] = [_switches()]
         found += [self._module(name, module) for name, module in modules.items()]
@@ -141,7 +139,7 @@ class PlanKey:
         if kind in VALUES:
             return kind, value
         if kind in FIXED:
-            return kind
+            return "fixed", kind
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, np.ndarray):
@@ -188,8 +186,10 @@ class PlanKey:
     def _object(self, value: Any, depth: int) -> Hashable:
         self.held.append(value)
         kind, about = type(value), getattr(value, "__dict__", None)
-        if isinstance(value, (type, ModuleType)) or depth >= DEEPEST or _is_of(kind, CLOSED):
+        if isinstance(value, (type, ModuleType)) or _is_of(kind, CLOSED):
             return id(value)
+        if depth >= DEEPEST:
+            raise NoKeyError(f"a {kind.__name__} in objects in objects")
         if any(vars(base).get("__slots__") for base in kind.__mro__) and not _is_of(kind, LIBRARIES):
             raise NoKeyError(f"a {kind.__name__}, which has slots")
         items = about if type(about) is dict else {}
