@@ -527,6 +527,13 @@ def test_inputs_are_not_overwritten_where_those_before_were_as_they_would_be() -
     assert torch.equal(given, other)
 
 
+def test_inputs_are_not_overwritten_behind_samples_that_stay_as_they_are() -> None:
+    given = torch.cat([X[:5].abs(), X[5:] - X.mean()])
+    before = given.clone()
+    ll.probe(seeded(Clamps), (given, Y), **HOW)
+    assert torch.equal(given, before)
+
+
 class Odd(Switched):
     """Does something else after a change that no key tells."""
 
