@@ -74,6 +74,20 @@ def test_models_that_share_a_part_are_not_measured_at_once() -> None:
     ll.probe(b, (IMAGES, LABELS), busy="raise", **QUIET)  # free again
 
 
+def test_a_model_that_a_thread_claims_again_stays_its_own_until_the_first_claim_ends() -> None:
+    trunk = network()
+    model = nn.Sequential(trunk, nn.Linear(3, 3))
+    with claimed(model):
+        with claimed(model), claimed(trunk):
+            pass
+        told = at_once(lambda: refused(model), lambda: refused(trunk))
+        assert all("is being measured by another thread" in str(error) for error in told)
+    with claimed(trunk), claimed(model):  # the part first, then the whole
+        assert "is being measured by another thread" in str(at_once(lambda: refused(model[1]))[0])
+    (record,) = at_once(lambda: ll.probe(trunk, (IMAGES, LABELS), busy="raise", **QUIET))
+    assert isinstance(record, ll.Record)
+
+
 def test_who_does_not_want_to_wait_is_told_that_the_model_is_busy() -> None:
     model = network()
     with claimed(model):

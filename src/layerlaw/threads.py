@@ -66,7 +66,9 @@ def claimed(network: nn.Module, busy: WhenBusy = "wait") -> Iterator[None]:
     Where another thread has it, this one waits, or with `busy="raise"` raises. A thread may claim again what it has.
     """
     check_choice("busy", busy, get_args(WhenBusy))
-    me, modules = threading.get_ident(), walk(network)  # held, so that no other module gets their ids
+    me = threading.get_ident()
+    # What this thread has claimed it has with all that is inside. They are held, so that no other module gets their ids.
+    modules = [network] if _users.get(id(network), (None, 0))[0] == me else walk(network)
 
     def taken() -> bool:
         return any(_users.get(id(module), mine)[0] != me for module in modules)

@@ -242,3 +242,81 @@ def test_a_gpu_gives_the_same() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.uint8, torch.float64):
         x = (50 * X.abs()).to(dtype)
         assert of((Y.cuda(), x.cuda())) == of((Y, x))
+
+
+@pytest.fixture
+def added_up(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows were added up, call by call, from nothing known."""
+    found: list[int] = []
+
+    def seen(values: Tensor, kind: str, really: Callable[[Tensor, str], Tensor] = module._row_sums) -> Tensor:
+        found.append(len(values))
+        return really(values, kind)
+
+    monkeypatch.setattr(module, "_row_sums", seen)
+    monkeypatch.setattr(module, "_known_rows", module.KnownRows())
+    monkeypatch.setattr(module, "_settled", [])
+    return found
+
+
+def test_data_in_memory_that_stay_the_same_are_added_up_twice_and_then_compared(added_up: list[int]) -> None:
+    x, y = X.clone(), Y.clone()
+    expected = by_hand(y.numpy(), x.numpy())
+    assert [of((y[:7], x[:7]), (y[7:], x[7:])) for _ in range(5)] == [expected] * 5
+    assert added_up == [7, 7, 5, 5] * 2
+    assert of((y, x)) == expected  # other batches
+
+
+@pytest.mark.parametrize("way", ["in place", "numpy", "data", "one bit"])
+def test_data_in_memory_that_change_are_seen_whoever_changes_them(way: str, added_up: list[int]) -> None:
+    x, y = X.clone(), Y.clone()
+    before = {of((y, x)) for _ in range(3)}
+    if way == "in place":
+        x[3, 2] += 1
+    elif way == "numpy":
+        x.numpy()[3, 2] += 1
+    elif way == "data":
+        x.data[3, 2] += 1
+    else:
+        x.view(torch.int32)[3, 2, 1, 1] ^= 1
+    after = of((y, x))
+    assert len(before) == 1
+    assert after not in before
+    assert after == by_hand(y.numpy(), x.numpy())
+    y[0] += 1
+    assert of((y, x)) == by_hand(y.numpy(), x.numpy())
+
+
+def test_not_a_number_is_as_not_a_number_and_zero_has_two_signs(added_up: list[int]) -> None:
+    x = torch.tensor([[0.0, torch.nan], [1.0, 2.0]])
+    assert len({of((x,)) for _ in range(4)}) == 1
+    assert len(added_up) == 2
+    x[0, 0] = -0.0
+    assert of((x,)) == by_hand(x.numpy())
+
+
+def test_other_streams_of_the_same_tensors_are_another_fingerprint(added_up: list[int]) -> None:
+    a, b = torch.arange(4), torch.arange(4) + 7
+    for _ in range(3):
+        assert of((a, b)) == by_hand(a.numpy(), b.numpy())
+        assert of((a,), (b,)) == by_hand(torch.cat([a, b]).numpy())
+        assert of((b, a)) == by_hand(b.numpy(), a.numpy())
+
+
+def test_of_a_stream_no_copies_are_kept_and_of_data_no_more_than_allowed(
+    added_up: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = X.clone()
+    for _ in range(4):  # a loader that puts its batches into the same place
+        x += 1
+        assert of((x,)) == by_hand(x.numpy())
+    assert [copy is None for copy, _ in module._known_rows._kept.values()] == [True]
+    monkeypatch.setattr(module, "MOST_KEPT", 2 * x.nbytes)
+    several = [X + i for i in range(5)]
+    for _ in range(3):
+        assert of(*((one,) for one in several)) == by_hand(torch.cat(several).numpy())
+        assert module._known_rows._bytes <= 2 * x.nbytes
+    monkeypatch.setattr(module, "KEPT_BYTES", x.nbytes - 1)
+    added_up.clear()
+    assert len({of((x,)) for _ in range(4)}) == 1
+    assert len(added_up) == 4

@@ -173,7 +173,7 @@ def test_a_graph_gives_what_forwards_give(monkeypatch, gib):
     monkeypatch.setattr(replay.Recording, "__init__", lambda self, *a: (made.append(1), recorded(self, *a))[1])
     options = {"batch_size": 50, "progress": False, "memory_gib": gib, "sites": "layers", "uncertainty": False}
     found = ll.probe(model, (x, y), **options)
-    assert len(made) == (1 if gib == 8 else 2)
+    assert len(made) == 1 if gib == 8 else len(made) >= 2  # a group of sites is recorded in each of its passes
     monkeypatch.setattr(replay, "FEW", 10**9)
     plain = ll.probe(model, (x, y), **options)
     for mine, other in zip(values(found), values(plain), strict=True):

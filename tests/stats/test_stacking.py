@@ -10,6 +10,7 @@ from layerlaw.stats import sums as sums_module
 from layerlaw.stats.around import Around, by_kin
 from layerlaw.stats.passes import Dealer, FirstPass, SecondPass
 from layerlaw.stats.stacking import Stacks
+from layerlaw.stats.sums import ClassSums
 
 K, GROUPS = 4, 5
 
@@ -155,3 +156,53 @@ def test_many_classes_and_permuted_labels_are_not_added_up_side_by_side(monkeypa
         assert torch.equal(scatter.fuzziness, expected[name])
     monkeypatch.setattr(sums_module, "MANY", K)
     assert set(class_sums(sites, y, 0, 50).sums) == set(sites)
+
+
+def test_statistics_that_lie_side_by_side_are_put_side_by_side_as_they_are() -> None:
+    x, y = torch.randn(5, 40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % K
+    three, two = ClassSums.of(x[:3], y.expand(3, -1), K), ClassSums.of(x[3:], y.expand(2, -1), K)
+    parts = [three.at(i) for i in range(3)] + [two.at(i) for i in range(2)]
+    orders = (
+        [0, 1, 2],
+        [3, 4],
+        [0, 1, 2, 3, 4],
+        [3, 4, 0, 1, 2],
+        [3, 4, 3, 4],
+        [0, 2, 1],
+        [1, 2],
+        [0, 1],
+        [0, 1, 3],
+        [4],
+    )
+    for order in orders:
+        found = ClassSums.stack([parts[i] for i in order])
+        for tensor, each in zip(found.tensors, zip(*(parts[i].tensors for i in order), strict=True), strict=True):
+            assert torch.equal(tensor, torch.stack(each)), order
+        found.sums.zero_(), found.counts.zero_()
+    assert bool((three.sums != 0).any())
+    assert bool((two.counts > 0).all())
+    parts[1].add(parts[4])  # what is added to one of them is there
+    assert torch.equal(ClassSums.stack(parts[:3]).sums[1], parts[1].sums)
+
+
+def test_a_site_has_the_entries_of_what_it_is_worked_through_among() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(60) % K
+    dealer = Dealer(K, groups=GROUPS, permuted=2, seed=0, all_labels=y)
+    first = FirstPass(K, GROUPS)
+    first.begin(dealer.deal(y))
+    for name in "abc":
+        first.update(name, torch.randn(60, 8, generator=generator))
+    first.end(str)
+    for i, around in enumerate(Around.all_of(first, "samples").values()):
+        among = around.alike
+        assert among.left_out is not None
+        assert among.permuted is not None
+        assert around.left_out is not None
+        assert around.permuted is not None
+        assert around.index == i
+        assert torch.equal(around.centers.means, among.centers.means[i])
+        around.left_out.fuzziness += 1.0
+        around.permuted.fuzziness += 2.0
+        assert bool((among.left_out.fuzziness[i] == 1).all())
+        assert bool((among.permuted.fuzziness[i] == 2).all())

@@ -33,12 +33,7 @@ from layerlaw.wording import percent, residual
 Columns = dict[str, float | None]
 
 Compute = Callable[[SiteStatistics], Tensor | float | None]
-ROW_NEEDS: set[Needs] = {
-    "classifier",
-    "network",
-    "imbalance",
-    "small",
-}  # the rows of the classifier, beside the features
+ROW_NEEDS: set[Needs] = {"classifier", "network", "imbalance", "small"}  # rows of the classifier beside the features
 
 
 @dataclass(frozen=True)
@@ -311,7 +306,8 @@ def all_columns(
             found[i] = columns
     for i, weight in weights.items():
         decided = near[i] or scatters[i].near
-        read = SiteStatistics(around[i].centers.at(None), Scatter.stack([scatters[i]]),
+        own = around[i].alike.centers.at(slice(around[i].index, around[i].index + 1))
+        read = SiteStatistics(own, Scatter.stack([scatters[i]]),
                               near=NearestCenter(decided.sums.unsqueeze(0)), weight=weight)  # fmt: skip
         ((values, by_class),) = _computed(read, read.available & ROW_NEEDS)
         found[i] = found[i][0] | values, found[i][1] | by_class
@@ -327,19 +323,25 @@ def _computed(site: SiteStatistics, needs: Container[Needs]) -> list[SiteColumns
     """Every number that these needs allow, of each entry of the leading dimension; one transfer from a GPU."""
     S, K = len(site.centers.rank), site.K
     chosen = [column for column in REGISTRY.values() if column.compute is not None and column.needs in needs]
-    whole = [(c.name, 1, c.compute(site)) for c in chosen if c.compute is not None]
-    whole += [(c.name, K, c.by_class(site)) for c in chosen if c.by_class is not None]
+    whole = {c.name: c.compute(site) for c in chosen if c.compute is not None}
+    classwise = {c.name: c.by_class(site) for c in chosen if c.by_class is not None}
     nothing = torch.full((S, K), math.nan, dtype=torch.float64, device=site.centers.rank.device)
-    parts = [v.double().reshape(-1, m).expand(S, m) if isinstance(v, Tensor) else nothing[:, :m] for _, m, v in whole]
-    names, by_class = [name for name, _, _ in whole[: len(chosen)]], [name for name, _, _ in whole[len(chosen) :]]
+    parts = [torch.stack([_shaped(value, nothing[:, 0]) for value in whole.values()], -1)] if whole else []
+    parts += [_shaped(value, nothing) for value in classwise.values()]
     found: list[SiteColumns] = []
     for numbers in torch.cat(parts, -1).tolist() if parts else [[]] * S:
         known = [value if math.isfinite(value) else None for value in numbers]
-        classes = {
-            name: known[at : at + K] for at, name in zip(range(len(names), len(known), K), by_class, strict=True)
-        }
-        found.append((dict(zip(names, known, strict=False)), classes))
+        classes = {name: known[len(whole) + K * i :][:K] for i, name in enumerate(classwise)}
+        found.append((dict(zip(whole, known, strict=False)), classes))
     return found
+
+
+def _shaped(value: Tensor | float | None, nothing: Tensor) -> Tensor:
+    """A number of every site, or one of all of them, in float64 and of the shape of `nothing`, which it may be."""
+    if not isinstance(value, Tensor):
+        return nothing
+    wide = value if value.dtype == torch.float64 else value.double()
+    return wide if wide.shape == nothing.shape else wide.reshape(-1, *nothing.shape[1:]).expand(nothing.shape)
 
 
 def target_columns(

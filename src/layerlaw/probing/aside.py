@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 
 from torch import nn
 
 from layerlaw.capture.modules import modules_of
 from layerlaw.capture.plan import Site
+from layerlaw.module_tree import parameters_in, walk
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.run import Prober, Split
 from layerlaw.record import SiteRow
@@ -44,7 +46,7 @@ def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
     full = [row.values.get("rank") == span for row in rows if row.in_fit]
     most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
     before: Site | None = None
-    modules = modules_of(run.network)
+    modules = cache(lambda: modules_of(run.network))  # looked at by few
     for site, row in zip(run.plan.sites, rows, strict=True):
         rank = row.values.get("rank")
         if not (row.in_fit or row.branch):
@@ -100,13 +102,17 @@ def token_notes(run: Prober) -> list[str]:
     return [f"{measured}, while {goes_on} as many numbers as one token has: {cure}."] * (reduce == "flatten")
 
 
-def _again(run: Prober, train: Split, before: Site, site: Site, modules: Mapping[str, nn.Module]) -> bool:
+def _again(run: Prober, train: Split, before: Site, site: Site, modules: Callable[[], Mapping[str, nn.Module]]) -> bool:
     """Whether a site shows the features of the one before, with no weights in between that could have changed them."""
-    owner = modules.get(site.module)
-    weights = site.behind or owner is None or any(True for _ in owner.parameters())
-    works = before.seen_at == "input" if site.seen_at == "input" else weights
+    if site.seen_at == "input":
+        works = before.seen_at == "input"
+    else:
+        owner = modules().get(site.module)
+        works = site.behind or owner is None or bool(parameters_in(walk(owner)))
+    if works:
+        return False
     a, b = (run.classes.fitted(train, one) for one in (before, site))
-    if works or a.shape != b.shape:
+    if a.shape != b.shape:
         return False
     return float((a - b).abs().max()) <= SAME * float(a.abs().max())
 

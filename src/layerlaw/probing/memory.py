@@ -195,6 +195,11 @@ class KeptFeatures:
                 self._stacks[kind][1][place, : self.rows] if rows is None else self._stacks[kind][1][place, rows],
             )
 
+    @property
+    def devices(self) -> set[str]:
+        """Kinds of the devices that hold them."""
+        return {stack.device.type for _, stack in self._stacks.values()}
+
     def together(self, rows: slice | None = None) -> Iterator[tuple[list[str], Tensor]]:
         """The same of sites of one kind side by side: their names, and (sites, n, d)."""
         for names, stack in self._stacks.values():

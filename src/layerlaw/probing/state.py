@@ -113,8 +113,12 @@ class State:
 
     def sums_again(self) -> SumsAgain | None:
         """Adds up the kept features of some sites in float64, and their magnitudes; `None` where they are not all here."""
-        devices = {features.device.type for _, features in self.kept.features()}
-        if not self.kept.whole or world_size() > 1 or "mps" in devices or not isinstance(self.first, FirstPass):
+        if (
+            not self.kept.whole
+            or world_size() > 1
+            or "mps" in self.kept.devices
+            or not isinstance(self.first, FirstPass)
+        ):
             return None
         K, groups = self.first.classes, self.first.groups
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -77,22 +77,52 @@ class Alike:
         return list(zip(*found, strict=True))
 
 
-@dataclass
 class Around:
     """What pass 2 measures around at one site: its centers, and the optional views that share its product.
 
-    All of it are entries `index` of those of the sites `among` which it is worked through.
+    All of it are entries `index` of those of the sites `among` which it is worked through; where `centers` is `None` they
+    are taken from there when somebody wants to know.
     """
 
-    centers: Centers
-    left_out: LeftOut | None = None
-    permuted: Permuted | None = None
-    reference: Centers | None = None  # centers of the training data, for nearest-center decisions on test data
-    within: WithinScatter | None = None  # the whole within-class scatter, where it was requested
-    closer: CloserLook | None = None  # where float32 sums may have lost directions
-    among: Alike | None = None
-    index: int = 0
-    _judged: tuple[Scatter, Doubt | None] | None = None
+    def __init__(
+        self,
+        centers: Centers | None,
+        left_out: LeftOut | None = None,
+        permuted: Permuted | None = None,
+        reference: Centers | None = None,
+        within: WithinScatter | None = None,
+        closer: CloserLook | None = None,
+        among: Alike | None = None,
+        index: int = 0,
+    ) -> None:
+        if centers is not None:
+            vars(self).update(centers=centers, left_out=left_out, permuted=permuted)
+        self.reference = reference
+        """Centers of the training data, for nearest-center decisions on test data."""
+        self.within = within
+        """The whole within-class scatter, where it was requested."""
+        self.closer = closer
+        """Where float32 sums may have lost directions."""
+        self.among, self.index = among, index
+        self._judged: tuple[Scatter, Doubt | None] | None = None
+
+    @cached_property
+    def centers(self) -> Centers:
+        """Those of its class means."""
+        assert self.among is not None
+        return self.among.centers.at(self.index)
+
+    @cached_property
+    def left_out(self) -> LeftOut | None:
+        """The views without each group."""
+        view = None if self.among is None else self.among.left_out
+        return None if view is None else view.at(self.index)
+
+    @cached_property
+    def permuted(self) -> Permuted | None:
+        """The views under permuted labels."""
+        view = None if self.among is None else self.among.permuted
+        return None if view is None else view.at(self.index)
 
     @classmethod
     def all_of(
@@ -126,17 +156,11 @@ class Around:
             lent = torch.stack([references[key].basis for key in keys]) if references else None
             among = Alike(centers, left_out, permuted, lent)
             closely = narrow(centers).tolist()
-            for i, (key, own) in enumerate(zip(keys, centers.each(), strict=True)):
-                found[key] = cls(
-                    own,
-                    left_out.at(i) if left_out else None,
-                    permuted.at(i) if permuted else None,
-                    references[key] if references else None,
-                    WithinScatter.start(own) if key in within else None,
-                    CloserLook.start(own) if closely[i] else None,
-                    among,
-                    i,
-                )
+            for i, key in enumerate(keys):
+                lender = references[key] if references else None
+                found[key] = one = cls(None, reference=lender, among=among, index=i)
+                one.within = WithinScatter.start(one.centers) if key in within else None
+                one.closer = CloserLook.start(one.centers) if closely[i] else None
         return {key: found[key] for key in first.sums}
 
     @cached_property
@@ -152,7 +176,8 @@ class Around:
     @property
     def kin(self) -> tuple[bool, bool, torch.dtype]:
         """What sites have in common whose features are multiplied as one."""
-        return self.left_out is None, self.permuted is None, self.centers.rounded_means.dtype
+        dtype = torch.float64 if self.alike.centers.dtype == torch.float64 else torch.float32
+        return self.alike.left_out is None, self.alike.permuted is None, dtype
 
     @property
     def rank(self) -> int:
@@ -171,7 +196,7 @@ class Around:
             return self
         left_out = wide.left_out if wide.left_out and real(wide.left_out.centers) else None
         permuted = wide.permuted if wide.permuted and real(wide.permuted.centers) else None
-        return replace(wide, left_out=left_out, permuted=permuted, among=None, index=0)
+        return Around(wide.centers, left_out, permuted, wide.reference, wide.within, wide.closer)
 
     def judge(self, scatter: Scatter, doubted: bool) -> None:
         """Remember that nothing is `doubted` at its centers, where that was found out for all sites at once."""
@@ -286,17 +311,18 @@ def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tens
 
 def moved(keys: Sequence[Key], centers: Centers, scatter: Scatter) -> list[float]:
     """How far class means moved at every site, in units of the spread; 0 where it is no more than rounding."""
-    if not torch.equal(scatter.counts, centers.counts):
-        i = int((scatter.counts != centers.counts).any(-1).nonzero()[0])
+    counts = scatter.counts
+    if not torch.equal(counts, centers.counts):
+        i = int((counts != centers.counts).any(-1).nonzero()[0])
         raise PassError(
             f"site '{keys[i]}': the data changed between the two passes: class counts {_numbers(centers.counts[i])} in "
-            f"pass 1, {_numbers(scatter.counts[i])} in pass 2. Pass data that are the same each time they are gone through "
+            f"pass 1, {_numbers(counts[i])} in pass 2. Pass data that are the same each time they are gone through "
             "(no one-shot iterators, no sampling with replacement from an unseeded generator)."
         )
-    mean = scatter.residuals / scatter.counts.unsqueeze(-1)  # (S, K, r)
+    mean = scatter.residuals / counts.unsqueeze(-1)  # (S, K, r)
     # A direction in which the class means hardly differ has a small scale: rounding is large beside it, and no change.
     off = ((mean - centers.expected_residuals).abs() - centers.resolution[:, None, None]).clamp_min(0)
-    rms = (scatter.fuzziness.sum(-1) / scatter.counts.sum(-1)).sqrt()
+    rms = (scatter.fuzziness.sum(-1) / counts.sum(-1)).sqrt()
     worst = torch.linalg.vector_norm(off * centers.inverse_scales.unsqueeze(-2), dim=-1).amax(-1)
     found: list[float] = torch.where(worst > CHANGED * rms + 1e-8, worst / rms, 0.0).tolist()
     return found

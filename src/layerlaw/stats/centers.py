@@ -137,7 +137,7 @@ class Centers(Span):
     dtype: torch.dtype  # of the features: what they are multiplied with is rounded accordingly
     origin: Tensor | None = None
 
-    def at(self, index: int | tuple[int, ...] | list[int] | None) -> Centers:
+    def at(self, index: int | tuple[int, ...] | list[int] | slice | None) -> Centers:
         """One entry of the leading dimension, or some of them; `None`: a new leading dimension."""
         return self._each(lambda tensor: tensor[index])
 
@@ -196,6 +196,8 @@ class Centers(Span):
     @property
     def resolution(self) -> Tensor:
         """How far rounding alone may move a class mean along a direction of the basis (…)."""
+        if not bool(self.cut.any()):  # then it was found out from the very same scales
+            return self.cutoff
         near = self.origin is not None
         return rounding_scale(self.counts, self.spread, self.original_mean, self.scales, self.dtype, near=near)
 

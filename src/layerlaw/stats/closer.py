@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit, Whitened, find_centers
-from layerlaw.stats.limits import OFFSET, TRACE, Doubt
+from layerlaw.stats.limits import OFFSET, TRACE, Doubt, Extent
 from layerlaw.stats.precision import double, row_chunks, take_rows
 from layerlaw.stats.sums import ClassSums
 
@@ -30,12 +30,12 @@ def narrow(site: Centers | FeatureFit, trace: float = TRACE) -> Tensor:
 
     Not where an offset is the reason, which `doubt_of` judges.
     """
-    least = torch.where(site.scales > 0, site.scales, torch.inf).amin(-1)
-    cut = site.cut > trace * site.cutoff
-    n, mean, scales, _ = site.looked_at
-    near = mean.square().sum(-1) <= OFFSET**2 * (scales.square().sum(-1) + site.spread / n)
-    small: Tensor = (cut | (least < NARROW * site.cutoff)) & near & site.spread.isfinite() & (site.rank > 0)
-    return small if site.dtype != torch.float64 else torch.zeros_like(small)
+    if site.dtype == torch.float64:
+        return torch.zeros_like(site.rank, dtype=torch.bool)
+    seen = Extent.of(site)
+    near = seen.offset <= OFFSET * seen.spread
+    small: Tensor = (site.cut > trace * site.cutoff) | (seen.least < NARROW * site.cutoff)
+    return small & near & site.spread.isfinite() & (site.rank > 0)
 
 
 @dataclass(frozen=True)

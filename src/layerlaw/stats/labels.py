@@ -125,10 +125,11 @@ def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] 
     K = counts.shape[-1]
     if K < 2:
         raise LabelError(f"{where}: expected at least 2 classes, got {K}: one class cannot be separated from nothing.")
-    empty = (counts.reshape(-1, K) == 0).any(0).nonzero().flatten().tolist()
+    rows = counts.reshape(-1, K).tolist()
+    empty = [k for k in range(K) if not all(row[k] for row in rows)]
     if len(empty) == K:
         raise LabelError(f"{where}: expected samples, got none.")
-    if not empty and float(counts.max()) == 1:
+    if not empty and max(map(max, rows)) == 1:
         raise LabelError(
             f"{where}: expected several samples of at least one class, got one of each: the spread within classes cannot "
             "be measured. Use more samples."

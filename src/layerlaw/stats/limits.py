@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ def doubt_of(site: Centers | FeatureFit, outliers: bool = False) -> Doubt | None
     rounding that is larger than the rounding of so many samples makes by chance, or others are hardly larger than what is.
     `outliers`: whether few samples are most of their spread, and of the rounding that follows from it.
     """
-    seen = _Seen.of(site)
+    seen = Extent.of(site)
     for kind, found in seen.doubts(site, outliers).items():
         if bool(found.any()):
             return seen.at(found).doubt(kind, site.dtype)
@@ -51,7 +52,7 @@ def doubt_of(site: Centers | FeatureFit, outliers: bool = False) -> Doubt | None
 
 def doubtful(site: Centers | FeatureFit, outliers: Tensor | bool = False) -> Tensor:
     """The same for every entry of the leading dimension, as yes or no (…)."""
-    return torch.stack(list(_Seen.of(site).doubts(site, outliers).values())).any(0)
+    return reduce(torch.logical_or, Extent.of(site).doubts(site, outliers).values())
 
 
 def _nearer(dtype: torch.dtype) -> str:
@@ -76,15 +77,24 @@ def hides_directions(site: Centers | FeatureFit) -> bool:
 
 def hidden_directions(site: Centers | FeatureFit) -> Tensor:
     """The same for every entry of the leading dimension (…)."""
-    return _Seen.of(site).hidden
+    return Extent.of(site).hidden
 
 
 def finite(sums: Iterable[Tensor]) -> bool:
     """Whether all of these are numbers."""
-    return bool(torch.stack([tensor.isfinite().all().cpu() for tensor in sums]).all())
+    found = [tensor.isfinite().all() for tensor in sums]
+    return bool(found[0] if len(found) == 1 else torch.stack([flag.cpu() for flag in found]).all())
 
 
-class _Seen(NamedTuple):
+def all_true(flags: Iterable[Tensor]) -> bool:
+    """Whether all of these (n,) are, by one transfer from a device."""
+    found = list(flags)
+    return (
+        bool(found[0].all()) if len(found) == 1 else bool(torch.cat([one.to(found[0].device) for one in found]).all())
+    )
+
+
+class Extent(NamedTuple):
     """Size of a sample, of the mean, of what is around it; largest scale cut, what chance gives, least kept, cutoff: (…)."""
 
     size: Tensor
@@ -96,12 +106,12 @@ class _Seen(NamedTuple):
     cutoff: Tensor
 
     @classmethod
-    def of(cls, site: Centers | FeatureFit) -> _Seen:
+    def of(cls, site: Centers | FeatureFit) -> Extent:
         """The rounding errors of n samples are as good as random where they vary: their mean is smaller by √n.
 
         A probe asks several times for each site: what was found is kept with it.
         """
-        known: _Seen | None = vars(site).get(LOOKED_AT)
+        known: Extent | None = vars(site).get(LOOKED_AT)
         if known is not None:
             return known
         n, mean, scales, between = site.looked_at
@@ -120,15 +130,18 @@ class _Seen(NamedTuple):
         vars(site)[LOOKED_AT] = found
         return found
 
-    def at(self, chosen: Tensor) -> _Seen:
+    def at(self, chosen: Tensor) -> Extent:
         """The first of the chosen entries."""
-        return _Seen(*(part[chosen][0] for part in self))
+        return Extent(*(part[chosen][0] for part in self))
 
     @property
     def hidden(self) -> Tensor:
         """Of exact zeros (dead features, fewer features than classes) hardly a trace is left, of rounding there is."""
+        far = self.offset > OFFSET * self.spread
+        if far.is_cpu and not bool(far.any()):  # where looking does not take longer than the rest
+            return far
         little = (self.cut > self.chance / 30) & (self.least < NEAR * self.cutoff)
-        return (self.offset > OFFSET * self.spread) & ((self.cut > 3 * self.chance) | little)
+        return far & ((self.cut > 3 * self.chance) | little)
 
     def doubts(self, site: Centers | FeatureFit, outliers: Tensor | bool) -> dict[str, Tensor]:
         """By kind, where there is one (…)."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import Around, OneRank, Projected, by_kin, frame_of, moved
 from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
-from layerlaw.stats.limits import TOO_LARGE, doubtful
+from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
@@ -203,8 +203,11 @@ class FirstPass:
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
         self._stacks.flush()
+        paged = self._paged.end()
+        if self._finite and not paged and all_true(self._finite.values()):
+            return
         flags = {key: flag for keys, found in self._finite.items() for key, flag in zip(keys, found, strict=True)}
-        if flags := flags | self._paged.end():
+        if flags := flags | paged:
             check_finite({key: flags[key] for key in self._order if key in flags}, where)
 
     @property
@@ -278,7 +281,8 @@ class SecondPass:
         self._waiting: list[Projected] = []
         by_rank: dict[tuple[int, torch.device], dict[Key, Around]] = defaultdict(dict)
         for key, around in self.around.items():
-            by_rank[around.centers.scales.shape[-1], around.centers.scales.device][key] = around
+            scales = around.alike.centers.scales
+            by_rank[scales.shape[-1], scales.device][key] = around
         # Sites whose class means span equally many dimensions are worked through as one.
         self._spans = [OneRank(list(sites), list(sites.values())) for sites in by_rank.values()]
 
@@ -298,7 +302,7 @@ class SecondPass:
     def _project(self, keys: list[Key], features: Tensor) -> None:
         """Those of several sites (S, n, d)."""
         sites, here = [self.around[key] for key in keys], self._dealt.to(features.device)
-        if len({site.kin for site in sites}) > 1:
+        if any(site.kin != sites[0].kin for site in sites[1:] if site.alike is not sites[0].alike):
             for i, key in enumerate(keys):
                 self._project([key], features[i : i + 1])
             return
@@ -306,7 +310,7 @@ class SecondPass:
             self._frames[tuple(keys)] = frame_of(sites, features.device)
         frame, moves = self._frames[tuple(keys)]
         coordinates, lengths = project(features, here.labels, frame)  # (S, P, n), (S, n)
-        K, r = sites[0].centers.coordinates.shape
+        K, r = sites[0].alike.centers.coordinates.shape[-2:]
         left_out, permuted, at = sites[0].left_out, sites[0].permuted, r
         if left_out is not None:
             part = coordinates[:, at : (at := at + left_out.centers.scales.numel())]
@@ -367,15 +371,13 @@ class SecondPass:
 
         With `untrusted` such sites are written down there, with the reason, and only other class counts raise.
         """
-        by_key: dict[Key, Scatter] = {}
-        for sites in self._spans:
-            assert sites.scatter is not None
-            by_key |= dict(zip(sites.keys, sites.scatter.each(), strict=True))
+        together = {tuple(sites.keys): sites.scatter for sites in self._spans if sites.scatter is not None}
+        by_key = {key: one for keys, whole in together.items() for key, one in zip(keys, whole.each(), strict=True)}
         found = {key: by_key[key] for key in self.around}
         keys, off = list(found), dict[Key, float]()
         for alike, places in by_kin(list(self.around.values())):
             here = [keys[place] for place in places]
-            scatter = Scatter.stack([found[key] for key in here])
+            scatter = together.get(tuple(here)) or Scatter.stack([found[key] for key in here])
             off |= {key: by for key, by in zip(here, moved(here, alike.centers, scatter), strict=True) if by}
             for key, doubted in zip(here, doubtful(alike.centers, scatter.outliers).tolist(), strict=True):
                 self.around[key].judge(found[key], doubted)

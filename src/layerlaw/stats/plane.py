@@ -33,6 +33,7 @@ class PlaneSample:
         self._numbers: list[int] = []  # of the batches they come from
         self._taken = [0] * classes
         self._rows: list[int] = []
+        self._chosen = torch.zeros(0, dtype=torch.long)  # the same
         self._kept: dict[object, list[Tensor]] = {}
 
     def begin(self, labels: Tensor, number: int = 0) -> None:
@@ -48,6 +49,7 @@ class PlaneSample:
                 missing -= 1
                 if not missing:
                     break
+        self._chosen = torch.tensor(self._rows, dtype=torch.long)
 
     def update(self, key: object, features: Tensor) -> None:
         """Keep the chosen rows of one site's (n, d) features."""
@@ -60,7 +62,8 @@ class PlaneSample:
         before = {sum(map(len, self._kept.get(key, ()))) for key in keys}  # of sites that came together as many
         left = max(2, SITE_BYTES // (4 * features.shape[-1])) - max(before)
         if left > 0:
-            rows = torch.tensor(self._rows[:left], device=features.device)
+            rows = self._chosen if left >= len(self._rows) else self._chosen[:left]
+            rows = rows.to(features.device)
             for key, chosen in zip(keys, at_least_float32(features.index_select(1, rows)), strict=True):
                 self._kept.setdefault(key, []).append(chosen)
 

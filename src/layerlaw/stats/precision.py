@@ -68,12 +68,12 @@ def _switches() -> tuple[tuple[Any, str], ...]:
 
 def _products_are_exact() -> bool:
     if _precision_of is not None:  # asked at every site: what the attributes below ask in the end
-        return all(_precision_of(*where) in ("ieee", "none") for where in _PLACES)
+        return not {_precision_of("generic", "all"), *[_precision_of(one, "matmul") for one in _BACKENDS]} - _EXACT
     inherited = getattr(torch.backends, "fp32_precision", "none")
     return all(value in ("ieee", "none", False) for value in (inherited, *(getattr(s, n) for s, n in _switches())))
 
 
-_PLACES = (("generic", "all"), ("cuda", "matmul"), ("mkldnn", "matmul"))
+_BACKENDS, _EXACT = ("cuda", "mkldnn"), {"ieee", "none"}
 _precision_of: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precision_getter", None)
 
 

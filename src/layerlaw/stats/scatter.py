@@ -18,7 +18,7 @@ from layerlaw.stats.labels import one_hot
 from layerlaw.stats.limits import hides_directions
 from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
-from layerlaw.stats.sums import ClassSums, by_label, sums_by_class
+from layerlaw.stats.sums import ClassSums, by_label, indicators, sums_by_class
 
 FEW = 20  # of so many samples one: fewer that make up the spread are outliers
 MOST_FOURTH = 1e290  # fourth powers are not to overflow where squares do not
@@ -130,19 +130,19 @@ class Scatter:
         *, nearest: bool = True,  # whether centers are compared; otherwise `near` has nothing but counts
     ) -> Scatter:  # fmt: skip
         """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
-        z = double(coordinates)
+        z, hot = double(coordinates), indicators(labels, span.counts.shape[-1], torch.float64)
         own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
         simple = span.weighting == "classes" or span.balanced
         equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
         agreed = torch.zeros_like(own)
         if nearest:
-            places = by_label(span.starts.mT, labels).add_(z)  # (…, r, n): relative to the corners' origin
+            places = by_label(span.starts.mT, labels, hot).add_(z)  # (…, r, n): relative to the corners' origin
             agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
         squares = double(lengths).square().unsqueeze(-2)
         fourth = squares.square().clamp_max(MOST_FOURTH)
         ones = torch.ones_like(squares)
         values = torch.cat([z, own, equal, squares, fourth, ones, agreed], -2)  # (…, r + 6 or 7, n)
-        sums = sums_by_class(values, labels, span.counts.shape[-1])
+        sums = sums_by_class(values, labels, span.counts.shape[-1], hot)
         return cls(sums if nearest else sums[..., :-1], z.shape[-2], span.digest)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from inspect import ismethod
-from typing import ParamSpec
+from typing import ParamSpec, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,45 @@ Kind = tuple[torch.Size, torch.dtype, torch.device]
 SMALL = {"cpu": 2**16, "cuda": 2**25}
 # Bytes of all of them: on a CPU they stay in the cache.
 AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
+
+
+class Entry(Protocol):
+    """One entry of the leading dimension of a statistic, which remembers what it is of: `entry` is that, and the place."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What it holds."""
+
+    @property
+    def entry(self) -> tuple[Entry, int] | None:
+        """`None` where it is by itself."""
+
+
+def side_by_side(parts: Sequence[Entry]) -> list[Tensor]:
+    """The tensors of statistics of equal shape with a new leading dimension; those that lie so are copied as one."""
+    wholes = _wholes_of(parts)
+    if wholes is None:
+        return [torch.stack(same) for same in zip(*(part.tensors for part in parts), strict=True)]
+    if len(wholes) == 1:
+        return [tensor.clone() for tensor in wholes[0].tensors]
+    return [torch.cat(same) for same in zip(*(whole.tensors for whole in wholes), strict=True)]
+
+
+def _wholes_of(parts: Sequence[Entry]) -> list[Entry] | None:
+    """What these are all the entries of, one whole behind the other; `None` where they are not."""
+    found: list[Entry] = []
+    missing = place = 0
+    for part in parts:
+        if part.entry is None:
+            return None
+        whole, index = part.entry
+        if not missing:
+            found.append(whole)
+            missing, place = len(whole.tensors[0]), 0
+        if whole is not found[-1] or index != place:
+            return None
+        missing, place = missing - 1, place + 1
+    return None if missing else found
 
 
 def owned(work: Callable[P, None]) -> Callable[P, None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerlaw.stats.labels import one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
-from layerlaw.stats.stacking import SMALL, Key, Pages
+from layerlaw.stats.stacking import SMALL, Key, Pages, side_by_side
 
 FEW_LABELS, MANY_ROWS = 4096, 2**16  # of one batch, and of several sites: what is made of no more of them is kept
 ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
@@ -93,9 +93,8 @@ class Assignment:
     @property
     def shared(self) -> bool:
         """Whether all entries of the leading dimension have the same labels."""
-        return all(
-            size == 1 or step == 0 for size, step in zip(self.labels.shape[:-1], self.labels.stride(), strict=False)
-        )
+        pairs = zip(self.labels.shape[:-1], self.labels.stride(), strict=False)
+        return all(size == 1 or step == 0 for size, step in pairs)
 
     @property
     def cells_each(self) -> int:
@@ -118,14 +117,15 @@ class ClassSums:
     """Class counts (…, K) and class sums (…, K, d), in float64.
 
     `spread` (…) is the sum of ‖x − reference of its class‖², the size of what was added: it bounds the rounding.
-    `dtype` is the coarsest dtype the features came in; the rank rule of the centers depends on it.
-    Groups of a jackknife are a leading dimension: `sums` (g, K, d); `total` adds them up.
+    `dtype` is the coarsest dtype the features came in; the rank rule of the centers depends on it. Groups of a jackknife are
+    a leading dimension: `sums` (g, K, d); `total` adds them up. `entry`: of what it is an entry, and which one.
     """
 
     counts: Tensor
     sums: Tensor
     spread: Tensor
     dtype: torch.dtype
+    entry: tuple[ClassSums, int] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, features: Tensor, labels: Tensor, classes: int) -> ClassSums:
@@ -143,8 +143,7 @@ class ClassSums:
         rows = features.reshape(-1, d)
         reference = at_least_float32(rows.index_select(0, to.first))  # (…·K, d)
         sums, lengths = _way(to, features.device)(rows, reference, to)
-        spread = sums.new_zeros(to.counts.shape[:-1]).view(-1)
-        spread.index_add_(0, to.spreads, double(lengths).square_())
+        spread = sums.new_zeros(to.counts.shape[:-1].numel()).index_add_(0, to.spreads, double(lengths).square_())
         grouped = (1,) if to.groups else ()
         place = double(reference).view(*to.labels.shape[:-1], *grouped, -1, d)
         sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
@@ -183,7 +182,7 @@ class ClassSums:
     @classmethod
     def merge(cls, parts: Sequence[ClassSums]) -> ClassSums:
         """One statistic from several parts of the same data."""
-        whole = copy.deepcopy(parts[0])
+        whole = copy.deepcopy(replace(parts[0], entry=None))
         for part in parts[1:]:
             whole.add(part)
         return whole
@@ -191,17 +190,16 @@ class ClassSums:
     @classmethod
     def stack(cls, parts: Sequence[ClassSums]) -> ClassSums:
         """Several sites of equal shape as one statistic with a new leading dimension."""
-        counts, sums, spread = (torch.stack(t) for t in zip(*(part.tensors for part in parts), strict=True))
+        counts, sums, spread = side_by_side(parts)
         return cls(counts, sums, spread, parts[0].dtype)
 
     def at(self, index: int) -> ClassSums:
         """One entry of the leading dimension."""
-        return ClassSums(self.counts[index], self.sums[index], self.spread[index], self.dtype)
+        return ClassSums(self.counts[index], self.sums[index], self.spread[index], self.dtype, (self, index))
 
     def to(self, device: torch.device | str) -> ClassSums:
         """The same on another device."""
-        counts, sums, spread = (tensor.to(device) for tensor in self.tensors)
-        return ClassSums(counts, sums, spread, self.dtype)
+        return ClassSums(self.counts.to(device), self.sums.to(device), self.spread.to(device), self.dtype)
 
     def total(self) -> ClassSums:
         """Add up the groups: (…, g, K, d) → (…, K, d)."""
@@ -264,9 +262,8 @@ class PagedSums:
         reference = rows.index_select(0, first)  # (K, D)
         near = rows - reference.index_select(0, labels)
         blocks = [slice(at, at + ROWS_IN_FLOAT32) for at in range(0, len(near), ROWS_IN_FLOAT32)]
-        cells = sum(
-            (double(hot[:, part] @ near[part]) for part in blocks[1:]), double(hot[:, blocks[0]] @ near[blocks[0]])
-        )
+        parts = [double(hot[:, part] @ near[part]) for part in blocks]
+        cells = sum(parts[1:], parts[0])
         sums = cells.view(*counts.shape, -1).addcmul_(counts.unsqueeze(-1), double(reference))
         self._finite.append((keys, widths, sums.isfinite().flatten(0, -2).all(0)))
         squares = near.square_()
@@ -381,10 +378,15 @@ def _whole_blocks(rows: int, row_bytes: int, device: torch.device) -> Iterator[s
         yield slice(even, rows)
 
 
-def sums_by_class(values: Tensor, labels: Tensor, classes: int) -> Tensor:
+def indicators(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor | None:
+    """Those of labels (…, n) as rows (…, K, n), where products with them are fast; `None` where classes are many."""
+    return one_hot(labels, classes, dtype) if classes < MANY or labels.dim() > 1 else None
+
+
+def sums_by_class(values: Tensor, labels: Tensor, classes: int, hot: Tensor | None = None) -> Tensor:
     """Sums over the samples of each class in float64: values (…, m, n) and labels (…, n) → (…, K, m)."""
-    if classes < MANY or labels.dim() > 1:
-        return one_hot(labels, classes, values.dtype) @ values.mT
+    if (hot := indicators(labels, classes, values.dtype) if hot is None else hot) is not None:
+        return hot @ values.mT
     order = labels.argsort(stable=True)
     runs = torch.zeros(classes, dtype=torch.long, device=labels.device)
     runs.index_add_(0, labels, torch.ones_like(labels))
@@ -392,9 +394,7 @@ def sums_by_class(values: Tensor, labels: Tensor, classes: int) -> Tensor:
     return _run_sums(rows.reshape(-1, *rows.shape[-2:]), runs).view(*values.shape[:-2], classes, -1)
 
 
-def by_label(columns: Tensor, labels: Tensor) -> Tensor:
+def by_label(columns: Tensor, labels: Tensor, hot: Tensor | None = None) -> Tensor:
     """Of columns (…, r, K), one of each class, those of the samples: labels (…, n) → (…, r, n)."""
-    K = columns.shape[-1]
-    if K < MANY or labels.dim() > 1:  # a product with few indicators is faster than a choice of columns
-        return columns @ one_hot(labels, K, columns.dtype)
-    return columns.index_select(-1, labels)
+    hot = indicators(labels, columns.shape[-1], columns.dtype) if hot is None else hot
+    return columns.index_select(-1, labels) if hot is None else columns @ hot
