@@ -190,6 +190,50 @@ def property_of() -> tuple[nn.Module, Callable[[], None]]:
     return ByProperty(), lambda: setattr(ByProperty, "skip", property(lambda self: True))
 
 
+class Adviser:
+    """No module: an object that a network asks."""
+
+    def answer(self) -> bool:
+        return False
+
+    def __call__(self) -> bool:
+        return SKIPS
+
+
+def of_object(name: str) -> Any:
+    def make() -> tuple[nn.Module, Callable[[], None]]:
+        class Own(Adviser):
+            answer = Adviser.answer
+
+        class ByObject(Switched):
+            def skips(self) -> bool:
+                return self.ask.answer() if name == "answer" else self.ask()
+
+        network = ByObject()
+        network.ask = Own()
+        globals().update(SKIPS=False)
+        if name == "answer":
+            return network, lambda: setattr(Own, "answer", lambda self: True)
+        return network, lambda: globals().update(SKIPS=True)
+
+    return make
+
+
+def _asked(network: Any) -> bool:
+    return network.answer()
+
+
+def through_function() -> tuple[nn.Module, Callable[[], None]]:
+    class Asked(Switched):
+        def answer(self) -> bool:
+            return False
+
+        def skips(self) -> bool:
+            return _asked(self)
+
+    return Asked(), lambda: setattr(Asked, "answer", lambda self: True)
+
+
 def default_of() -> tuple[nn.Module, Callable[[], None]]:
     class ByDefault(Switched):
         def skips(self, skip: bool = False) -> bool:
@@ -347,6 +391,9 @@ MUTATIONS: dict[str, Any] = {
     "forward of the base class": patched("forward", where="base"),
     "method that forward calls": patched("skips"),
     "property that forward reads": property_of,
+    "method of an object that is asked": of_object("answer"),
+    "global of an object that is called": of_object("call"),
+    "method that a function calls": through_function,
     "default of a method": default_of,
     "argument of a partial": partial_of,
     "forward hook": hooked("register_forward_hook", lambda module, args, output: output + args[0]),
@@ -478,6 +525,13 @@ def test_inputs_are_not_overwritten_where_those_before_were_as_they_would_be() -
     given = other.clone()
     ll.probe(network, (given, Y), **HOW)
     assert torch.equal(given, other)
+
+
+def test_inputs_are_not_overwritten_behind_samples_that_stay_as_they_are() -> None:
+    given = torch.cat([X[:5].abs(), X[5:] - X.mean()])
+    before = given.clone()
+    ll.probe(seeded(Clamps), (given, Y), **HOW)
+    assert torch.equal(given, before)
 
 
 class Odd(Switched):

@@ -23,6 +23,11 @@ from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import full_precision, is_full_precision
 
 
+def _version(tensor: Tensor) -> int:
+    """How often it was written to, where it counts that."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 @dataclass(eq=False, slots=True)  # it is made for every tensor that passes: frozen ones take thrice as long
 class Seen:
     """A tensor as it was when it passed: `key` is equal for equal content (same memory, same version, same layout)."""
@@ -37,8 +42,7 @@ class Seen:
     def of(cls, tensor: Tensor, samples: int, flow: DataFlow | None = None, values: int = 0) -> Seen:
         """Look at a tensor that a module got or gave."""
         shape = tuple(tensor.shape)
-        version = 0 if tensor.is_inference() else tensor._version
-        key = (tensor.data_ptr(), version, shape, tensor.stride())
+        key = (tensor.data_ptr(), _version(tensor), shape, tensor.stride())
         copy = tensor.detach().clone() if shape and shape[0] != samples else None
         node = None if flow is None else flow.node(tensor)
         return cls(key, tensor, copy, node, _some_of(tensor.detach(), values) if values else None)
@@ -165,7 +169,7 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str, 
         call.nodes = range(call.nodes.start, len(flow.nodes) if flow else 0)
         call.left, call.outputs = next(clock), tuple(Seen.of(tensor, n, flow, values) for tensor in tensors_in(output))
 
-    given, versions = batch.copy(), [tensor._version for tensor in batch.tensors()]
+    given, versions = batch.copy(), [_version(tensor) for tensor in batch.tensors()]
     with hooked(network, None, enter, leave):
         try:
             with nullcontext() if flow is None else flow:
@@ -175,7 +179,7 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str, 
     found.calls = [call for call in found.calls if call.left >= 0]
     pairs = zip(given.tensors(), batch.tensors(), strict=True)
     # Also where what was written is what was there: with other numbers it would not be.
-    written = versions != [tensor._version for tensor in batch.tensors()]
+    written = versions != [_version(tensor) for tensor in batch.tensors()]
     found.overwrites_input = written or not all(torch.equal(before, after) for before, after in pairs)
     found.flow = flow or found.flow
     return found

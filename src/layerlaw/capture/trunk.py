@@ -345,7 +345,7 @@ class Operation(NamedTuple):
 def _operation(func: Any) -> Operation:
     name = str(getattr(func, "overloadpacket", func).__name__)
     product = "conv" in name or "linear" in name or name.endswith(PRODUCTS)
-    tags, schema = getattr(func, "tags", ()), getattr(func, "_schema", None)
+    tags, schema = getattr(func, "tags", None) or (), getattr(func, "_schema", None)
     # functions that are operations, such as flex_attention, have no schema
     arguments = list(enumerate(schema.arguments)) if schema is not None else []
     writes = [(i, one.name) for i, one in arguments if one.alias_info is not None and one.alias_info.is_write]

@@ -43,11 +43,13 @@ class KeptPlans:
 
     def find(self, network: nn.Module, batch: Batch, **how: Any) -> Plan:
         """The plan: the one that was kept, or found by a dry run."""
+        key, found = None, None
         try:
-            key = None if _by_function(how["choice"]) else PlanKey(network, batch, how)
+            if not _by_function(how["choice"]):
+                key = PlanKey(network, batch, how)
+                found = self._plans.get(key.value)
         except Exception:  # NoKeyError, and what attributes of a user's own classes raise
             key = None
-        found = None if key is None else self._plans.get(key.value)
         self.used = found is not None and all(one() is not None for one in found[1])
         if found is not None and self.used:
             return found[0]

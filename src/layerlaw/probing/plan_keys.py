@@ -68,15 +68,15 @@ class PlanKey:
         self._modules = {id(module): i for i, module in enumerate(modules.values())}
         self._kinds: dict[type, int] = {}
         self._memory: dict[int, int] = {}  # of tensors
-        self._methods: dict[tuple[int, type], int] = {}  # that were looked at
-        self._seen: dict[
-            int, tuple[int, object]
-        ] = {}  # by address: what was looked at already, which must live so long
+        self._names = dict.fromkeys(ROOTS)  # what code that may run means something by
+        self._classes: dict[type, set[str]] = {}  # whose methods may run, and those that were looked at
+        self._seen: dict[int, tuple[int, object]] = {}  # by address: what was looked at, and must live so long
         self.held: list[object] = []
         found: list[Hashable] = [_switches()]
         found += [self._module(name, module) for name, module in modules.items()]
-        found += [self._code(kind) for kind in self._kinds]
+        found += [self._kind(kind) for kind in self._kinds]
         found.append(self._hooks([getattr(torch_module, f"_global{name}") for name in HOOKS]))
+        found.append(self._code())
         self.value: Hashable = (tuple(found), self._batch(batch), self._value(how, 0))
         self._seen.clear()
 
@@ -88,7 +88,9 @@ class PlanKey:
         return [ref(one) for one in self.held]
 
     def _module(self, name: str, module: nn.Module) -> Hashable:
-        kind = self._kinds.setdefault(type(module), len(self._kinds))
+        if (kind := self._kinds.get(type(module), -1)) < 0:
+            kind = self._kinds[type(module)] = len(self._kinds)
+            self._classes |= {base: set() for base in type(module).__mro__ if base not in BASES}
         plain, tensors = [], []
         for key, value in vars(module).items():
             if key in USUAL:
@@ -141,7 +143,7 @@ class PlanKey:
         if kind in VALUES:
             return kind, value
         if kind in FIXED:
-            return kind
+            return "fixed", kind
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, np.ndarray):
@@ -164,7 +166,7 @@ class PlanKey:
         if isinstance(value, (set, frozenset)):
             return self._kind(kind), frozenset([self._value(item, depth) for item in list(value)])
         if isinstance(value, FunctionType):
-            return self._function(value, None)
+            return self._function(value, own=False)
         if isinstance(value, MethodType):
             return "method", self._value(value.__func__, depth), self._value(value.__self__, depth)
         if isinstance(value, ContextVar):
@@ -188,40 +190,52 @@ class PlanKey:
     def _object(self, value: Any, depth: int) -> Hashable:
         self.held.append(value)
         kind, about = type(value), getattr(value, "__dict__", None)
-        if isinstance(value, (type, ModuleType)) or depth >= DEEPEST or _is_of(kind, CLOSED):
+        if isinstance(value, (type, ModuleType)) or _is_of(kind, CLOSED):
             return id(value)
+        if depth >= DEEPEST:
+            raise NoKeyError(f"a {kind.__name__} in objects in objects")
         if any(vars(base).get("__slots__") for base in kind.__mro__) and not _is_of(kind, LIBRARIES):
             raise NoKeyError(f"a {kind.__name__}, which has slots")
+        self._classes |= {
+            base: set() for base in kind.__mro__ if base not in self._classes and not _is_of(base, LIBRARIES)
+        }
         items = about if type(about) is dict else {}
         return id(value), *[(key, self._value(item, depth + 1)) for key, item in list(items.items())]
 
-    def _code(self, kind: type) -> Hashable:
-        """What calling a module of this class runs, as far as names lead: methods, functions, and flags they read."""
-        self.held.append(kind)
-        return id(kind), *[self._attribute(value, kind) for name in ROOTS for value in _of_class(kind, name)]
+    def _code(self) -> Hashable:
+        """What a forward may run, as far as names lead from one method to others, to functions and to flags they read."""
+        found: list[Hashable] = []
+        before = -1
+        while before < len(found):
+            before = len(found)
+            for number, (base, done) in enumerate(list(self._classes.items())):
+                about = vars(base)
+                names = sorted((self._names.keys() & about.keys()) - done)
+                done.update(names)
+                found += [(number, name, self._attribute(about[name], own=True)) for name in names]
+        return tuple(found)
 
-    def _attribute(self, value: Any, kind: type | None) -> Hashable:
-        """Something that code means by a name."""
+    def _attribute(self, value: Any, *, own: bool) -> Hashable:
+        """Something that code means by a name; `own`: a method of what is called."""
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
         if isinstance(value, property):
-            return "property", *[self._attribute(one, kind) for one in (value.fget, value.fset) if one is not None]
-        if isinstance(value, FunctionType) and kind is not None:
-            if (id(value), kind) in self._methods:
-                return "again", self._methods[id(value), kind]
-            self._methods[id(value), kind] = len(self._methods)
-            return self._function(value, kind)
+            return "property", *[self._attribute(one, own=own) for one in (value.fget, value.fset) if one is not None]
+        if own and isinstance(value, FunctionType) and id(value) not in self._seen:
+            self._look_at(value)
+            return self._function(value, own=True)
         return self._value(value, 1)
 
-    def _function(self, function: FunctionType, kind: type | None) -> Hashable:
-        """Its code, what it has closed over, and what it means by the names of methods (of `kind`) and globals."""
+    def _function(self, function: FunctionType, *, own: bool) -> Hashable:
+        """Its code, what it has closed over, and what its names mean; of libraries those alone that are called."""
         code, means, library = function.__code__, function.__globals__, _is_of(function, LIBRARIES)
-        if library and kind is None:
+        if library and not own:
             self.held.append(function)
             return code, id(function)
         names, outside = _names(code)
         if outside and not library:
             raise NoKeyError(f"{function.__qualname__} uses '{outside}'")
+        self._names |= dict.fromkeys(names)
         found: list[Hashable] = [code]
         for cell in function.__closure__ or ():
             try:
@@ -231,14 +245,12 @@ class PlanKey:
         more = (function.__defaults__, function.__kwdefaults__, function.__dict__)
         found += [self._value(one, 1) for one in more if one]
         for name in names:
-            if kind is not None:
-                found += [(name, self._attribute(value, kind)) for value in _of_class(kind, name)]
             if name in means:
                 value = means[name]
-                found.append((name, self._attribute(value, None)))
+                found.append((name, self._attribute(value, own=False)))
                 if isinstance(value, ModuleType) or (isinstance(value, type) and not _is_of(value, LIBRARIES)):
                     inside = vars(value)
-                    found += [(n, self._attribute(inside[n], None)) for n in (*names, "forward") if n in inside]
+                    found += [(n, self._attribute(inside[n], own=False)) for n in (*names, "forward") if n in inside]
         return tuple(found)
 
 
@@ -251,11 +263,6 @@ def _switches() -> Hashable:
     strict = torch.are_deterministic_algorithms_enabled()
     calls = nn.Module._call_impl.__code__, nn.Module.__call__.__code__
     return torch.get_default_dtype(), strict, calls, *casts, *attention
-
-
-def _of_class(kind: type, name: str) -> list[Any]:
-    """What a class, and those it is made from, have by this name, other than what every module has."""
-    return [about[name] for base in kind.__mro__ if base not in BASES and name in (about := vars(base))]
 
 
 def _is_of(value: Any, packages: Container[str]) -> bool:
