@@ -211,7 +211,14 @@ def test_a_site_has_the_entries_of_what_it_is_worked_through_among() -> None:
 def test_from_the_second_batch_on_features_are_copied_to_where_they_are_side_by_side() -> None:
     seen: list[tuple[list[object], torch.Tensor]] = []
     stacks = Stacks(lambda keys, features: seen.append((keys, features.clone())))
-    batches = [["a", "b", "c"], ["a", "b", "c"], ["b", "c"], ["c", "a", "b", "d"], ["a", "b", "b"], ["a", "b", "c", "d"]]
+    batches = [
+        ["a", "b", "c"],
+        ["a", "b", "c"],
+        ["b", "c"],
+        ["c", "a", "b", "d"],
+        ["a", "b", "b"],
+        ["a", "b", "c", "d"],
+    ]
     for number, batch in enumerate(batches):
         expected = {}
         for place, name in enumerate(batch):
