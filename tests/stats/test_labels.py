@@ -5,7 +5,7 @@ import torch
 
 from layerlaw.errors import LabelError
 from layerlaw.stats import checked_labels, deal_groups, one_hot
-from layerlaw.stats.labels import check_counts, shuffled_groups
+from layerlaw.stats.labels import Labelings, check_counts, indicator_rows, shuffled_groups
 
 
 def test_labels_become_int64_and_the_classes_are_counted() -> None:
@@ -122,3 +122,22 @@ def test_shuffled_groups_are_balanced_and_the_same_in_every_pass() -> None:
     groups = deal_groups(labels, torch.zeros(5, dtype=torch.long), 10, order)
     for label in range(5):
         assert torch.bincount(groups[labels == label], minlength=10).tolist() == [50] * 10
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7)])
+def test_indicators_of_labels_that_are_known_to_fit_are_those_of_any(shape: tuple[int, ...]) -> None:
+    labels = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.float32, torch.float64, torch.bool):
+        assert torch.equal(indicator_rows(labels, 4, dtype), one_hot(labels, 4, dtype))
+
+
+@pytest.mark.parametrize("samples", [1, 4, 10, 11])
+def test_labelings_in_blocks_count_and_add_up_as_a_whole(samples: int) -> None:
+    labels = torch.randint(0, 3, (5, 10), generator=torch.Generator().manual_seed(0))
+    x = torch.randn(10, 2, generator=torch.Generator().manual_seed(1))
+    whole, cut = one_hot(labels, 3, torch.float32), Labelings.of(labels, 3, samples)
+    assert torch.equal(cut.counts, whole.sum(-1).double())
+    assert [len(x[rows]) for rows, _ in cut.blocks] == [hot.shape[1] for _, hot in cut.blocks]
+    assert max(hot.shape[1] for _, hot in cut.blocks) == min(samples, 10)
+    added = sum((hot @ x[rows] for rows, hot in cut.blocks), torch.zeros(15, 2))
+    torch.testing.assert_close(added.view(5, 3, 2), whole @ x)

@@ -206,3 +206,33 @@ def test_a_site_has_the_entries_of_what_it_is_worked_through_among() -> None:
         around.permuted.fuzziness += 2.0
         assert bool((among.left_out.fuzziness[i] == 1).all())
         assert bool((among.permuted.fuzziness[i] == 2).all())
+
+
+def test_from_the_second_batch_on_features_are_copied_to_where_they_are_side_by_side() -> None:
+    seen: list[tuple[list[object], torch.Tensor]] = []
+    stacks = Stacks(lambda keys, features: seen.append((keys, features.clone())))
+    batches = [
+        ["a", "b", "c"],
+        ["a", "b", "c"],
+        ["b", "c"],
+        ["c", "a", "b", "d"],
+        ["a", "b", "b"],
+        ["a", "b", "c", "d"],
+    ]
+    for number, batch in enumerate(batches):
+        expected = {}
+        for place, name in enumerate(batch):
+            features = torch.full((5, 2), 10.0 * number + place)
+            expected[name] = features.clone()
+            stacks.add(name, features)
+            features.zero_()  # as a layer that works in place does
+        stacks.flush()
+        keys, together = seen[-1]
+        assert keys == list(expected)
+        assert torch.equal(together, torch.stack(list(expected.values())))
+    stacks.add("a", torch.ones(5, 2))
+    stacks.drop()
+    stacks.add("b", torch.ones(5, 2))
+    stacks.flush()
+    assert seen[-1][0] == ["b"]
+    assert len(seen) == len(batches) + 1

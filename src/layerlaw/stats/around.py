@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -294,13 +294,31 @@ class OneRank:
             self.near.sums += near.sums
 
 
+def _side_by_side(sites: Sequence[Around]) -> slice | None:
+    """Where sites lie among those of the first one, if they lie there one behind the other."""
+    alike, at = sites[0].alike, sites[0].index
+    if all(site.alike is alike and site.index == at + i for i, site in enumerate(sites)):
+        return slice(at, at + len(sites))
+    return None
+
+
+def add_fuzziness(sites: Sequence[Around], view: Literal["left_out", "permuted"], added: Tensor) -> None:
+    """What samples add to the fuzziness of a view of several sites (S, …): at once, where these lie side by side."""
+    runs = [(sites, added)] if _side_by_side(sites) else [([site], added[i : i + 1]) for i, site in enumerate(sites)]
+    for some, part in runs:
+        found: LeftOut | Permuted | None = getattr(some[0].alike, view)
+        assert found is not None
+        home = found.fuzziness[_side_by_side(some)]
+        home += part.to(home.device)
+
+
 def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tensor | None]:
     """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels."""
-    alike, at, end = sites[0].alike, sites[0].index, sites[-1].index + 1
+    alike, place = sites[0].alike, _side_by_side(sites)
     frame, permuted, wide = alike.frame, alike.permuted, any(site.alike.wide[site.index] for site in sites)
-    if [(id(site.alike), site.index) for site in sites] == [(id(alike), i) for i in range(at, end)]:
-        means, basis = frame.means[at:end], frame.basis[at:end]
-        moves = None if permuted is None else permuted.moves[at:end]
+    if place is not None:
+        means, basis = frame.means[place], frame.basis[place]
+        moves = None if permuted is None else permuted.moves[place]
     else:
         means = torch.stack([site.alike.frame.means[site.index] for site in sites])
         basis = torch.stack([site.alike.frame.basis[site.index] for site in sites])

@@ -214,11 +214,16 @@ def helmert_contrasts(points: Tensor, weights: Tensor) -> Tensor:
     Row j compares point j+1 with the mean of those before it. The direction in which every between-class scatter is
     zero never enters, so no rounding can make it look like a signal.
     """
+    return centered_contrasts(points - (weights.unsqueeze(-1) * points).sum(-2, keepdim=True), weights)
+
+
+def centered_contrasts(points: Tensor, weights: Tensor) -> Tensor:
+    """The same of points around their weighted mean, as exactly as that may be."""
     w = weights.unsqueeze(-1)  # (…, K, 1)
     W = w.cumsum(-2)
-    points = points - (w * points).sum(-2, keepdim=True)
-    before = (w * points).cumsum(-2)[..., :-1, :] / W[..., :-1, :].clamp_min(torch.finfo(w.dtype).tiny)
-    factor = (w[..., 1:, :] * W[..., :-1, :] / W[..., 1:, :].clamp_min(torch.finfo(w.dtype).tiny)).sqrt()
+    least = W.clamp_min(torch.finfo(w.dtype).tiny)
+    before = (w * points).cumsum(-2)[..., :-1, :] / least[..., :-1, :]
+    factor = (w[..., 1:, :] * W[..., :-1, :] / least[..., 1:, :]).sqrt()
     return factor * (points[..., 1:, :] - before)
 
 
@@ -237,19 +242,20 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tens
     means = sums.sums / counts.clamp_min(1).unsqueeze(-1)
     weights = class_weights(counts, weighting)
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
-    s, basis = right_singular(helmert_contrasts(means, weights))
+    centered = means - mean.unsqueeze(-2)
+    s, basis = right_singular(centered_contrasts(centered, weights))
     place = mean if origin is None else mean + origin.squeeze(-2)
     cutoff = rounding_scale(counts, sums.spread, place, s, sums.dtype, near=origin is not None)
     kept = s > cutoff.unsqueeze(-1)
     scales = torch.where(kept, s, 0.0)
-    coordinates, rounded = (means - mean.unsqueeze(-2)) @ basis.mT, _rounded(means, sums.dtype)
-    return Centers(
+    coordinates, rounded = centered @ basis.mT, _rounded(means, sums.dtype)
+    found = Centers(
         counts=counts,
         coordinates=coordinates,
         places=coordinates if rounded is means else (rounded.double() - mean.unsqueeze(-2)) @ basis.mT,
         scales=scales,
         rank=kept.sum(-1),
-        digest=_digest(means, mean, scales),
+        digest=_digest(centered, mean, scales),
         weighting=weighting,
         means=means,
         mean=mean,
@@ -260,6 +266,8 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tens
         dtype=sums.dtype,
         origin=origin,
     )
+    vars(found).update(weights=weights, rounded_means=rounded)  # what these properties would find
+    return found
 
 
 def rounding_scale(
@@ -281,11 +289,11 @@ def rounding_scale(
     return FLOAT32_RESOLUTION * (size.square() + s.square().sum(-1) + rounding.square()).sqrt()
 
 
-def _digest(means: Tensor, mean: Tensor, scales: Tensor) -> Tensor:
+def _digest(centered: Tensor, mean: Tensor, scales: Tensor) -> Tensor:
     """Three numbers (…, 3); the global mean apart, so that an offset does not drown the differences."""
-    K, d = means.shape[-2:]
-    mark = _mark(K, d, means.device) if K * d <= SMALL_MARK else _mark.__wrapped__(K, d, means.device)
-    marked = ((means - mean.unsqueeze(-2)) * mark).sum((-2, -1))
+    K, d = centered.shape[-2:]
+    mark = _mark(K, d, mean.device) if K * d <= SMALL_MARK else _mark.__wrapped__(K, d, mean.device)
+    marked = (centered * mark).sum((-2, -1))
     return torch.stack([(mean * mark[0]).sum(-1), marked, scales.sum(-1)], -1)
 
 

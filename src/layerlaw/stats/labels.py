@@ -1,6 +1,9 @@
 """Labels: checked once, then one-hot rows and jackknife groups."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -160,6 +163,40 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
             [1., 0., 1.]])
     """
     return (labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)).to(dtype)
+
+
+def indicator_rows(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """The same of labels that are known to be 0 … K−1, which is faster on a CPU."""
+    if not labels.is_cpu:
+        return one_hot(labels, classes, dtype)
+    rows = torch.zeros((*labels.shape[:-1], classes, labels.shape[-1]), dtype=dtype)
+    return rows.scatter_(-2, labels.unsqueeze(-2), 1)
+
+
+@dataclass(frozen=True)
+class Labelings:
+    """Several labelings of the same samples, made ready for sums over rows of features.
+
+    counts (P, K) in float64; blocks: so many samples, and their indicator rows (P·K, samples) in float32.
+    """
+
+    counts: Tensor
+    blocks: list[tuple[slice, Tensor]]
+
+    @classmethod
+    def of(cls, labels: Tensor, classes: int, samples: int) -> Labelings:
+        """From labels (P, n) that are 0 … K−1, in blocks of so many samples."""
+        P, n = labels.shape
+        cuts = [slice(start, start + samples) for start in range(0, n, samples)]
+        blocks = [(cut, indicator_rows(labels[:, cut], classes, torch.float32).flatten(0, 1)) for cut in cuts]
+        counts = torch.stack([rows.sum(-1, dtype=torch.float64) for _, rows in blocks]).sum(0).view(P, classes)
+        return cls(counts, blocks)
+
+    def to(self, device: torch.device) -> Labelings:
+        """The same on another device."""
+        if self.counts.device == device:
+            return self
+        return Labelings(self.counts.to(device), [(cut, rows.to(device)) for cut, rows in self.blocks])
 
 
 def shuffled_groups(groups: int, seed: int) -> Tensor:

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
-from layerlaw.stats.around import Around, OneRank, Projected, by_kin, frame_of, moved
-from layerlaw.stats.labels import deal_groups, one_hot, shuffled_groups
+from layerlaw.stats.around import Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
+from layerlaw.stats.labels import Labelings, deal_groups, one_hot, shuffled_groups
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
-from layerlaw.stats.sums import Assignment, ClassSums, PagedSums
+from layerlaw.stats.sums import ROWS_IN_FLOAT32, Assignment, ClassSums, PagedSums
 
 T = TypeVar("T")
 
@@ -169,7 +169,8 @@ class FirstPass:
         self._paged.begin(dealt.labels, dealt.groups)
         self._dealt, self._labels = dealt, None
         self._for: dict[tuple[int, torch.device], Assignment] = {}
-        self._permuted = None if dealt.permuted is None else one_hot(dealt.permuted, self.classes, torch.float32)
+        drawn = dealt.permuted
+        self._permuted = None if drawn is None else Labelings.of(drawn, self.classes, ROWS_IN_FLOAT32)
 
     def expect(self, keys: Iterable[Key]) -> None:
         """The order of the sites, where they come in another one."""
@@ -311,19 +312,16 @@ class SecondPass:
         frame, moves = self._frames[tuple(keys)]
         coordinates, lengths = project(features, here.labels, frame)  # (S, P, n), (S, n)
         K, r = sites[0].alike.centers.coordinates.shape[-2:]
-        left_out, permuted, at = sites[0].left_out, sites[0].permuted, r
+        left_out, permuted, at = sites[0].alike.left_out, sites[0].alike.permuted, r
         if left_out is not None:
-            part = coordinates[:, at : (at := at + left_out.centers.scales.numel())]
+            part = coordinates[:, at : (at := at + left_out.centers.scales[0].numel())]
             if here.groups is not None:
-                added = LeftOut.added(part, here.absent(len(left_out.fuzziness)), here.hot(K, torch.float64))
-                for site, sums in zip(sites, added, strict=True):
-                    site.left_out.fuzziness += sums.to(site.left_out.fuzziness.device)  # type: ignore[union-attr]
+                absent = here.absent(left_out.fuzziness.shape[-2])
+                add_fuzziness(sites, "left_out", LeftOut.added(part, absent, here.hot(K, torch.float64)))
         if permuted is not None and moves is not None:
-            part = coordinates[:, at : (at := at + permuted.centers.scales.numel())]
+            part = coordinates[:, at : (at := at + permuted.centers.scales[0].numel())]
             if here.permuted is not None:
-                added = Permuted.added(part, moves, here.indicators(K, moves.dtype))
-                for site, sums in zip(sites, added, strict=True):
-                    site.permuted.fuzziness += sums.to(site.permuted.fuzziness.device)  # type: ignore[union-attr]
+                add_fuzziness(sites, "permuted", Permuted.added(part, moves, here.indicators(K, moves.dtype)))
         if at > r:  # the rest is no longer needed, and would be held until the end of the batch
             coordinates, at = torch.cat([coordinates[:, :r], coordinates[:, at:]], 1), r
         self._waiting.append((keys, coordinates[:, :r], lengths, coordinates[:, at:]))
@@ -361,8 +359,9 @@ class SecondPass:
         found = [sites.scatter for sites in self._spans if sites.scatter is not None]
         tensors = [self.right, *self.sums]
         tensors += [sites.near.sums for sites in self._spans if sites.near is not None]
+        for alike in {id(around.alike): around.alike for around in self.around.values()}.values():
+            tensors += [view.fuzziness for view in (alike.left_out, alike.permuted) if view is not None]
         for around in self.around.values():
-            tensors += [view.fuzziness for view in (around.left_out, around.permuted) if view is not None]
             tensors += [t for one in (around.within, around.closer) if one is not None for t in one.tensors]
         all_reduce(tensors, [scatter.digest for scatter in found])
 

@@ -155,9 +155,7 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
     if table.dim() == 2 and index.dim() == 1:
         return torch.index_select(table, 0, index)
     *batch, K, d = table.shape
-    if torch.Size(batch).numel() == 1 and index.dim() == 1:
-        return table.reshape(K, d).index_select(0, index).reshape(*batch, -1, d)
-    if index.dim() == 1 and table.device.type == "cuda":  # one call
+    if index.dim() == 1:
         return table.index_select(-2, index)
     # One flat index is an order of magnitude faster than a gather over expanded rows.
     start = K * torch.arange(torch.Size(batch).numel(), device=index.device).reshape(*batch, 1)

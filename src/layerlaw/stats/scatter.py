@@ -14,7 +14,7 @@ from torch import Tensor
 
 from layerlaw.errors import PassError
 from layerlaw.stats.centers import Centers, FeatureFit, Span, find_centers
-from layerlaw.stats.labels import one_hot
+from layerlaw.stats.labels import indicator_rows
 from layerlaw.stats.limits import hides_directions
 from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
@@ -339,8 +339,8 @@ class Permuted:
     @staticmethod
     def indicators(labels: Tensor, permuted: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
         """True labels (n,) and permuted ones (P, n) of one batch, for every site: (P, 2K, n)."""
-        true = one_hot(labels, classes, dtype).expand(len(permuted), -1, -1)
-        return torch.cat([true, one_hot(permuted, classes, dtype)], -2)
+        true = indicator_rows(labels, classes, dtype).expand(len(permuted), -1, -1)
+        return torch.cat([true, indicator_rows(permuted, classes, dtype)], -2)
 
     @staticmethod
     def added(coordinates: Tensor, moves: Tensor, indicators: Tensor) -> Tensor:

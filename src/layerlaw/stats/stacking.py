@@ -15,7 +15,7 @@ Key = Hashable  # whatever names a site
 Kind = tuple[torch.Size, torch.dtype, torch.device]
 
 # Bytes of one site's features in a batch up to which a call costs more than the copy that joins it with others.
-SMALL = {"cpu": 2**16, "cuda": 2**25}
+SMALL = {"cpu": 2**19, "cuda": 2**25}
 # Bytes of all of them: on a CPU they stay in the cache.
 AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
 
@@ -85,6 +85,8 @@ class Stacks:
     def __init__(self, work: Callable[[list[Key], Tensor], None]) -> None:
         self._work = owned(work)
         self._waiting: dict[Kind, dict[Key, Tensor]] = {}
+        self._rooms: dict[Kind, Tensor] = {}  # what those that wait are copied to, side by side
+        self._usual: dict[Kind, int] = {}  # how many came together in a batch before
 
     def add(self, key: Key, features: Tensor) -> None:
         """The features (n, d) of one site."""
@@ -94,7 +96,14 @@ class Stacks:
             return
         kind = features.shape, features.dtype, features.device
         together = self._waiting.setdefault(kind, {})
-        together[key] = features.clone()
+        if not together and (usual := self._usual.get(kind, 1)) > 1:
+            self._rooms[kind] = features.new_empty((usual, *features.shape))
+        room = self._rooms.get(kind)
+        if room is not None and key not in together and len(together) < len(room):
+            together[key] = room[len(together)].copy_(features)
+        else:  # they are put side by side later
+            self._rooms.pop(kind, None)
+            together[key] = features.clone()
         if size * len(together) >= AT_ONCE[device]:
             self._flush(kind)
 
@@ -111,11 +120,13 @@ class Stacks:
 
     def drop(self) -> None:
         """Forget those that wait: their batch was not finished."""
-        self._waiting = {}
+        self._waiting, self._rooms = {}, {}
 
     def _flush(self, kind: Kind) -> None:
-        together = self._waiting.pop(kind)
-        self._work(list(together), torch.stack(list(together.values())))
+        together, room = self._waiting.pop(kind), self._rooms.pop(kind, None)
+        self._usual[kind] = max(len(together), self._usual.get(kind, 0))
+        whole = torch.stack(list(together.values())) if room is None else room[: len(together)]
+        self._work(list(together), whole)
 
 
 class Pages:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import one_hot
+from layerlaw.stats.labels import Labelings, one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
 from layerlaw.stats.stacking import SMALL, Key, Pages, side_by_side
 
@@ -150,20 +150,19 @@ class ClassSums:
         return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
 
     @classmethod
-    def permuted(cls, features: Tensor, hot: Tensor) -> ClassSums:
-        """Sums (…, P, K, d) of (…, n, d) features under P labelings at once, as indicator rows (P, K, n): one product.
+    def permuted(cls, features: Tensor, under: Labelings) -> ClassSums:
+        """Sums (…, P, K, d) of (…, n, d) features under P labelings at once, by products with indicator rows.
 
         One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
         """
-        P, K, n = hot.shape
+        P, K = under.counts.shape
         reference = at_least_float32(features[..., :1, :])
-        counts = hot.sum(-1, dtype=torch.float64).expand(*features.shape[:-2], P, K)
+        counts = under.counts.expand(*features.shape[:-2], P, K)
         sums = counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
         spread = torch.zeros(features.shape[:-2], dtype=torch.float64, device=sums.device)
-        for start in range(0, n, ROWS_IN_FLOAT32):
-            near = features[..., start : start + ROWS_IN_FLOAT32, :] - reference
-            part = hot[..., start : start + ROWS_IN_FLOAT32].reshape(P * K, -1)
-            sums += double(part.to(near.dtype) @ near).view(sums.shape)
+        for rows, hot in under.blocks:
+            near = features[..., rows, :] - reference
+            sums += double(hot.to(near.dtype) @ near).view(sums.shape)
             spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
         return cls(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)
 
