@@ -63,6 +63,15 @@ def place(tmp_path_factory):
     for name in ("base", "copy"):
         plain.save_pretrained(path / name)
     chatting.save_pretrained(path / "tuned")
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    bert = transformers.BertConfig(vocab_size=320, max_position_embeddings=64, **shape)
+    transformers.BertForMaskedLM(bert).save_pretrained(path / "encoder")
+    masking = {"mask_token": "<t>", "bos_token": "<eos>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **masking).save_pretrained(path / "encoder")
+    save_model(path / "begun", 7)
+    begins = tokenizers.processors.TemplateProcessing(single="<t> $A", special_tokens=[("<t>", 1)])
+    words.post_processor = begins
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<t>").save_pretrained(path / "begun")
     return path
 
 
@@ -147,6 +156,15 @@ def test_base_and_tuned_are_compared_on_the_same_ids_block_by_block(layerlaw, pl
     assert [block["change"] for block in pair["blocks"]] == pytest.approx(expected)
     assert all(block["error"] > 0 for block in pair["blocks"])
     assert 'data-panel="paired"' in (place / "pair.html").read_text()
+
+
+def test_every_model_has_the_special_tokens_of_its_own_tokenizer(layerlaw):
+    both = layerlaw("base", "encoder", "--text", "one.jsonl", *SHORT)  # cut alike, but only the encoder's has a mask
+    alone = layerlaw("encoder", "--text", "one.jsonl", *SHORT)
+    assert [r["settings"]["task"] for r in both["records"]] == ["next", "masked"]
+    assert both["records"][1]["rows"] == alone["rows"]
+    begun = layerlaw("begun", "base", "--text", "one.jsonl", *SHORT)  # only the first has a BOS
+    assert [r["settings"]["bos"] for r in begun["records"]] == [1, None]
 
 
 def test_the_same_weights_twice_differ_by_nothing(layerlaw):

@@ -105,6 +105,7 @@ def test_of_an_encoder_masked_tokens_are_read(name):
     batch = MaskedTokens(MASK, seed=0).batch(list(IDS), range(len(IDS)))
     scores = cut_off(model, FAMILIES[name][4], batch.inputs).flatten(1, 2)[:, batch.rows]
     same(record, numbers(scores, batch.around[1]))
+    assert record.sites[-1].values["lens_loss"] == pytest.approx(record.settings["loss"], abs=1e-4)
 
 
 def test_of_an_encoder_decoder_the_spans_are_read_through_its_factor():
@@ -113,6 +114,7 @@ def test_of_an_encoder_decoder_the_spans_are_read_through_its_factor():
     assert about["read_by"] == f"decoder.final_layer_norm, decoder.dropout, × {WIDTH**-0.5:.4g}, lm_head"
     assert about["tokens"] == record.settings["tokens"]
     assert record.sites[-1].values["lens_agreement"] == 1
+    assert record.sites[-1].values["lens_loss"] == pytest.approx(record.settings["loss"], abs=1e-4)
 
 
 def test_float32_models_are_read_to_six_digits():

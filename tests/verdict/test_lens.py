@@ -47,6 +47,12 @@ def test_predictions_that_only_the_last_block_makes_are_told_so():
     )
 
 
+def test_of_a_model_that_knows_no_more_than_frequencies_nothing_is_made_for_good():
+    said = judge(read(falling([0.01], last=6.23))).findings
+    assert any("the loss, 6.23 nats, is no lower than how often each token comes gives (6.00)" in line for line in said)
+    assert not any("made for good" in line for line in said)
+
+
 def test_an_exit_is_the_first_block_whose_loss_is_known_to_be_near_the_last():
     # 1 % of 3.5 is 0.035; with an error of 1.96 × 0.01, an excess of 0.015 may be that much, one of 0.016 more
     found = exit_of(read(falling([0.5, 0.016, 0.015, 0.01])), "lens")

@@ -205,15 +205,23 @@ class Measured:
             console(True).print(f"{version}: {in_options(str(error))}", style="red", markup=False, highlight=False)
 
     def like_the_first(self, name: str, read: Text, loaded: Loaded, cut: dict[str, Any]) -> dict[str, Any]:
-        """How this text is cut: as for the first model, where the tokenizers agree on it, so that both see the same ids."""
+        """How this text is cut: as for the first model, where the tokenizers agree on it, so that both see the same ids.
+
+        The tokenizer stays the model's own: another one may have another mask or BOS, or none.
+        """
         if name not in self._first:
             return cut
         record, tokenizer = self._first[name]
         if not same_ids(tokenizer, loaded.tokenizer, read):
             return cut
-        known = record.settings
-        same = {"length": known["length"], "groups": known["groups"], "tokenizer": tokenizer}
-        return cut | same | ({} if cut["chat"] or known["task"] != "next" else {"bos": known["bos"] is not None})
+        known, own = record.settings, loaded.tokenizer
+        same: dict[str, Any] = {"length": known["length"], "groups": known["groups"]}
+        if own is None:
+            same["tokenizer"] = own = tokenizer
+        put = known["bos"] is not None
+        if cut["chat"] or known["task"] != "next" or (put and loaded.bos(own) is None):
+            return cut | same
+        return cut | same | {"bos": put}
 
     def add(self, record: Record, text: str, loaded: Loaded, tokens: int | None) -> None:
         """Keep a record, and write it where several go into a folder."""

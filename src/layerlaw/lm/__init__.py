@@ -35,6 +35,7 @@ from layerlaw.lm.tasks import (
     around,
     check_task,
     decides_classes,
+    predicted_share,
     targets_of,
     task_for,
     unnamed_sentinels,
@@ -211,24 +212,25 @@ def probe_lm(
             NO_HEAD.format(type(network).__name__) if head is None else "",
             one_branch_note(found),
         )
-        if task == "next":  # first of all: every number that follows depends on it
-            if scoring is not None:
-                scoring.confirm(network, pieces.ids[0][:CONFIRMED].to(where))
-            said = bos_note(network, scoring, loaded.bos(tokenizer), pieces, where, at_once=batch_size)
-            pieces = replace(pieces, notes=(*filter(None, [said]), *pieces.notes))
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         config = getattr(network, "config", None)
         special_ids: Any = {"tokenizer": tokenizer, "mask_id": loaded.mask_id, "front": pieces.front}
         how = task_for(task, offsets=offsets, config=config, seed=seed, **special_ids)
+        trial = how.batch([pieces.ids[0][:CONFIRMED]], [0]).to(where)
+        if scoring is not None:
+            scoring.confirm(network, trial.inputs_of(network))
+        if task == "next":  # first of all: every number that follows depends on it
+            said = bos_note(network, scoring, loaded.bos(tokenizer), pieces, where, at_once=batch_size)
+            pieces = replace(pieces, notes=(*filter(None, [said]), *pieces.notes))
         # The pass over the text, and the same for an untrained model.
         run = TextRun(plan, how, pieces, batch_size, where, progress, passes)
-        sampled = scoring is not None and task == fits == "next"
-        loss = LossSample.of(scoring, network, pieces.tokens, places) if scoring is not None and sampled else None
+        loss = None
+        if scoring is not None and task == fits:
+            loss = LossSample.of(scoring, network, pieces.tokens, places, share=predicted_share(task))
         reading = None
         if lens is not None:
             check_measured(lens, task, fits, pieces)
             readout = StateReader.of(network, found, scoring, dry)
-            trial = how.batch([pieces.ids[0][:CONFIRMED]], [0]).to(where)
             readout.confirm(network, found, places, trial, plan.normalized if lens == "linear" else None)
             reading = Lens.of(lens, readout, plan, pieces, task, lens_tokens)
             if loss is not None and lens == "logit":

@@ -25,7 +25,7 @@ from layerlaw.lm.anatomy import TokenPlaces
 from layerlaw.lm.blocks import BlockStack, run
 from layerlaw.lm.loss import AT_ONCE, Head, every_nth, first_scores
 from layerlaw.lm.pieces import Pieces
-from layerlaw.lm.tasks import MASKED_SHARE, TaskName, TokenBatch
+from layerlaw.lm.tasks import TaskName, TokenBatch, predicted_share
 from layerlaw.measures.lens import LensSums, lens_columns
 from layerlaw.measures.residual import linear_map
 from layerlaw.stats.moments import CrossMoments, Moments
@@ -249,7 +249,7 @@ class Lens:
         cls, kind: LensKind, readout: StateReader, plan: TextPlan, pieces: Pieces, task: TaskName, wanted: int | None
     ) -> Lens:
         """So many tokens of each site; by default all sites together cost what the head costs on the whole text."""
-        share = 1.0 if task == "next" else MASKED_SHARE
+        share = predicted_share(task)
         groups = zip(pieces.ids, pieces.groups, strict=True)
         tokens = share * sum(len(ids) for ids, group in groups if kind == "logit" or group == HELD_OUT)
         wanted = wanted or tokens_read(share * pieces.tokens, len(plan.sites))

@@ -135,10 +135,10 @@ class Head:
         finally:
             hook.remove()
 
-    def confirm(self, model: nn.Module, piece: Tensor) -> None:
+    def confirm(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         """Leave the head alone where the scores of this text are not what it gives: a model may change them by its input."""
         with self.seeing() as seen:
-            scores = self.own_scores(model, token_inputs(model, piece[None]))
+            scores = self.own_scores(model, inputs)
         last = seen[-1] if seen else None
         if not self.spared or scores is None or last is None or last.shape[1] != scores.shape[1]:
             self.spared = False
@@ -212,12 +212,12 @@ class LossSample:
     _totals: list[tuple[Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
-    def of(cls, head: Head, model: nn.Module, tokens: int, places: TokenPlaces) -> LossSample:
-        """So many of the tokens that the scores cost little beside the blocks."""
+    def of(cls, head: Head, model: nn.Module, tokens: int, places: TokenPlaces, *, share: float = 1.0) -> LossSample:
+        """So many of the tokens that the scores cost little beside the blocks; `share` of the tokens are predicted."""
         scoring = weight_count(head.module) if head.module is not None else 0
         blocks = max(1, weight_count(model) - 2 * scoring)
         afforded = SHARE * tokens * blocks / scoring if scoring else ENOUGH
-        return cls(head, max(1, round(tokens / min(ENOUGH, max(LEAST, afforded)))), places)
+        return cls(head, max(1, round(share * tokens / min(ENOUGH, max(LEAST, afforded)))), places)
 
     def update(self, output: Any, batch: TokenBatch, numbers: Sequence[int]) -> None:
         """The tokens of one forward over the pieces of these numbers; whatever fails must not cost the measurement."""
@@ -281,7 +281,7 @@ def loss_note(loss: float | None, predicted: Tensor, pieces: int) -> str:
     if loss is None:
         return ""
     if not math.isfinite(loss):
-        return "The model's scores of the next token are not finite in this precision; its blocks are measured all the same."
+        return "The model's scores of tokens are not finite in this precision; its blocks are measured all the same."
     alone = frequency_loss(predicted)
     if loss < alone + CLEARLY or int(predicted.sum()) < CONTEXT * pieces:
         return ""
