@@ -277,13 +277,13 @@ def test_a_model_and_a_text_are_taken_in_every_form(tmp_path):
 
 @pytest.mark.parametrize("name", ["tokenizer", "dtype", "device_map", "mask_id", "name"])
 def test_options_of_loading_say_where_they_are_now(name):
-    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is now '{name}' of lm.load\(model, {name}=…\)"):
+    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is an argument of lm.load\(model, {name}=…\)"):
         ll.probe_lm(family("llama"), walks(), **{name: None})
 
 
 @pytest.mark.parametrize("name", ["length", "documents", "tokens", "bos", "groups"])
 def test_options_of_the_text_say_where_they_are_now(name):
-    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is now '{name}' of lm.pieces_of\(text, {name}=…\)"):
+    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is an argument of lm.pieces_of\(text, {name}=…\)"):
         ll.probe_lm(family("llama"), walks(), **{name: None})
 
 

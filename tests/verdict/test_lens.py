@@ -3,6 +3,8 @@
 import pytest
 from models_by_hand import LINE, model
 
+from layerlaw.pages.language_model import facts
+from layerlaw.pages.record_view import read as view_of
 from layerlaw.record import Record
 from layerlaw.verdict import judge
 from layerlaw.verdict.lens import exit_of
@@ -33,6 +35,13 @@ def test_the_last_blocks_change_so_many_predictions():
     )
     assert any(line.startswith(expected) for line in said.findings)
     assert "From block 21 of 30 on 50% of the predictions are made for good." in said.findings
+
+
+def test_a_linear_lens_says_that_it_read_the_first_group_alone():
+    record = read(falling([2.0]), linear=falling([1.0]), kind="linear")
+    assert "(logit lens, 2,048 tokens of the first group of documents alone):" in str(judge(record))
+    record.settings |= {"loss": 4.88, "loss_tokens": 1800}
+    assert "its loss 4.88 nats per token (at 1,800 tokens of the whole text)" in facts(view_of(record))
 
 
 @pytest.mark.parametrize(("blocks", "words"), [(12, "The last 2 blocks change"), (5, "The last block changes")])

@@ -139,7 +139,8 @@ class StateReader:
                     raise InputError(f"lens: expected the model's own scores, but {why}. Leave lens out.")
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}" if factor == 1 else f"× {factor:.4g}, {name}" for name, _, factor in self.steps)
+        steps = (f"{name}" if factor == 1 else f"× {factor:.4g}, {name}" for name, _, factor in self.steps)
+        return ", ".join(filter(None, [*steps, str(self.head.after or "")]))
 
 
 def _behind(model: nn.Module, blocks: BlockStack, head: Head, inputs: Mapping[str, Any]) -> tuple[Tensor, list[_Call]]:
@@ -202,7 +203,8 @@ def bytes_beside(plan: TextPlan, tokens: int, batch: int) -> int:
 
 def check_lens(kind: LensKind | None, wanted: int | None, normalize: str, groups: int | None) -> None:
     """Answer what cannot be done, before a model is loaded."""
-    check_choice("lens", kind, (*get_args(LensKind), None))
+    if kind is not None:
+        check_choice("lens", kind, get_args(LensKind))
     if wanted is not None:
         check_whole(1, kind=Integral, lens_tokens=wanted)
         if kind is None:

@@ -7,7 +7,7 @@ While a model is measured its head sees one place of each piece; what would have
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +37,22 @@ BOS_GAIN = 0.05  # a loss lower by this share, and in every piece, is no acciden
 # What configurations call the soft cap of the scores (Gemma, RecurrentGemma, xLSTM).
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
-Map = Callable[[Tensor], Tensor]
+
+@dataclass(frozen=True)
+class AfterHead:
+    """What a model does with the scores of its head: nothing, a factor, or a soft cap."""
+
+    factor: float = 1.0
+    cap: float | None = None
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """The model's scores from those of its head."""
+        if self.cap is not None:
+            return self.cap * torch.tanh(scores / self.cap)
+        return scores if self.factor == 1 else scores * self.factor
+
+    def __str__(self) -> str:
+        return f"soft cap {self.cap:g}" if self.cap is not None else "" if self.factor == 1 else f"× {self.factor:.4g}"
 
 
 class Head:
@@ -48,7 +63,7 @@ class Head:
     returns (`spared` is False).
     """
 
-    def __init__(self, model: nn.Module, name: str, after: Map | None = None) -> None:
+    def __init__(self, model: nn.Module, name: str, after: AfterHead | None = None) -> None:
         self.name, self.after, self.spared = name, after, after is not None
         self.module = modules_of(model)[name] if name else None
         self.last: Tensor | None = None
@@ -181,7 +196,7 @@ def first_scores(output: Any) -> Tensor | None:
     return scores if isinstance(scores, Tensor) and scores.dim() == 3 else None
 
 
-def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
+def _map_between(before: Tensor, after: Tensor, config: Any) -> AfterHead | None:
     """What turns the head's output into the model's scores: nothing, a factor, or a soft cap; `None`: something else."""
     if before.shape != after.shape:
         return None
@@ -189,9 +204,9 @@ def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
     x, y = before.double(), after.double()
     factor = float((x * y).sum() / (x * x).sum().clamp_min(1e-300))
     cap = next((found for name in CAPS if (found := getattr(config, name, None))), None)
-    maps: list[Map] = [lambda s: s, lambda s: s * factor]
+    maps = [AfterHead(), AfterHead(factor)]
     if isinstance(cap, (int, float)):
-        maps.append(lambda s: cap * torch.tanh(s / cap))
+        maps.append(AfterHead(cap=cap))
     off = [float((m(x) - y).abs().max()) for m in maps]
     if off[0] <= ROUNDED * tolerance * float(y.abs().max()):  # a factor would fit its rounding
         return maps[0]

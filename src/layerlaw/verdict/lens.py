@@ -67,7 +67,7 @@ def lens_findings(record: Record) -> list[str]:
     changed = percent(1 - _value(before, "lens_agreement"), 0)
     blocks = f"The last {last} blocks change" if last > 1 else "The last block changes"
     at = f"at block {len(sites) - last} the loss is {_ends(sites, before, 'lens')}"
-    out = [f"{blocks} {changed} of the predictions (logit lens, {counted(tokens, 'token')}): {at}."]
+    out = [f"{blocks} {changed} of the predictions (logit lens, {counted(tokens, 'token')}{lens_place(record)}): {at}."]
     if linear := read_sites(record, "linear_lens"):
         before = linear[-1 - last]
         changed = percent(1 - _value(before, "linear_lens_agreement"), 0)
@@ -84,6 +84,11 @@ def lens_findings(record: Record) -> list[str]:
     where = f"From block {half} of {len(sites)} on" if half < len(sites) else "Only at the last block"
     out.append(f"{where} {good if half < len(sites) else 'most'} of the predictions are made for good.")
     return out
+
+
+def lens_place(record: Record) -> str:
+    """Where the tokens are that the lens read, if that is not all over the text: a map is fitted to the other groups."""
+    return " of the first group of documents alone" * (_about(record).get("kind") == "linear")
 
 
 def _ends(sites: Sequence[SiteRow], before: SiteRow, lens: str) -> str:
