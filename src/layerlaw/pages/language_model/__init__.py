@@ -81,8 +81,9 @@ def facts(view: RecordView) -> list[str]:
 def _loss_of(view: RecordView) -> str:
     """On which tokens, where a linear lens gives the loss on others beside it."""
     tokens = view.record.settings.get("loss_tokens")
-    said = view.has("linear_lens_loss") and isinstance(tokens, int)
-    return f" (at {counted(tokens, 'token')} of the whole text)" if said else ""
+    if not view.has("linear_lens_loss") or not isinstance(tokens, int):
+        return ""
+    return f" (at {counted(tokens, 'token')} of the whole text)"
 
 
 def _task(view: RecordView) -> str:
