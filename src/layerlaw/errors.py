@@ -95,7 +95,8 @@ def needed(module: str, extra: str, purpose: str, *, package: str = "") -> Any:
 def renamed(function: str, given: Mapping[str, object], new: Mapping[str, str]) -> None:
     """Answer keyword arguments that a function no longer has, collected as `**given`, with a TypeError; fine when empty.
 
-    `new` says for each old name what took its place: a name, then words of explanation if any.
+    `new` says for each old name what took its place: a name, then words of explanation if any. A name that stays is an
+    argument of something else, which the words tell.
 
     >>> renamed("probe", {"mode": "train"}, {"mode": "batchnorm ('train' → 'batch', 'eval' → 'running')"})
     Traceback (most recent call last):
@@ -106,7 +107,10 @@ def renamed(function: str, given: Mapping[str, object], new: Mapping[str, str]) 
         raise TypeError(f"{function}() got an unexpected keyword argument '{unknown[0]}'")
     if given:
         parts = {name: new[name].partition(" ") for name in given}
-        moved = [f"'{old}' is now '{name}'{space}{words}" for old, (name, space, words) in parts.items()]
+        moved = [
+            f"'{old}' {'is an argument' if name == old else f'is now {name!r}'}{space}{words}"
+            for old, (name, space, words) in parts.items()
+        ]
         raise TypeError(f"{function}: {'; '.join(moved)}.")
 
 

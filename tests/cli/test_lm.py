@@ -38,6 +38,11 @@ def with_tokenizer():
 
 def with_data():
     return make(), [1, 2, 3]
+
+def unmasked():
+    tokenizer = AutoTokenizer.from_pretrained("tiny")
+    tokenizer.mask_token = None
+    return make(), tokenizer
 """
 
 
@@ -149,7 +154,7 @@ def test_a_lens_is_an_option_and_stands_in_the_record(run: Run, folder: Path) ->
     assert about["kind"] == "linear"
     assert all(site.values["linear_lens_loss"] is not None for site in record.sites)
     said = run("tiny", "--text", "text.jsonl", *SHORT, "--lens", "tuned", code=1)
-    assert "lens: expected one of logit, linear, None, got 'tuned'" in said.err
+    assert "lens: expected one of logit, linear, got 'tuned'" in said.err
 
 
 def test_a_whole_run_prints_blocks_and_table_and_writes_record_and_page(folder: Path) -> None:
@@ -202,6 +207,13 @@ def test_other_tasks_and_options_reach_the_measure(run: Run) -> None:
     assert settings["groups"] == 2
 
 
+def test_a_mask_that_the_tokenizer_does_not_name_is_an_option(run: Run) -> None:
+    found = run(
+        "model.py:unmasked", "--text", "text.jsonl", "--length", "32", "--task", "masked", "--mask-id", "1", "--json"
+    )
+    assert json.loads(found.out)["settings"]["task"] == "masked"
+
+
 def test_requesting_more_tokens_than_there_are_is_noted(run: Run) -> None:
     data = json.loads(run("tiny", "--text", "text.jsonl", "--length", "32", "--tokens", "90000", "--json").out)
     assert any("fewer tokens than were requested" in note for note in data["notes"])
@@ -225,7 +237,9 @@ def test_transformers_speaks_again_afterwards(run: Run) -> None:
         (("tiny", "--text", "wikitext-2"), "LAYERLAW_DATA not set"),
         (("tiny", "--text", "text.jsonl", "--articles"), "articles: expected with 'wikitext-2'"),
         (("few", "--text", "text.jsonl"), "expected token ids 0 … 99"),
-        (("tiny", "--text", "text.jsonl", "--target", "id,meaning"), "targets: expected some of id, embedding"),
+        (("tiny", "--text", "text.jsonl", "--target", "id,meaning"), "--target: expected some of id, embedding"),
+        (("tiny", "--text", "text.jsonl", "--lens", "foo"), "--lens: expected one of logit, linear, got 'foo'"),
+        (("model.py:unmasked", "--text", "text.jsonl", "--task", "masked"), "a mask token, got none. Pass --mask-id"),
         (("bert", "--text", "text.jsonl", "--target", "embedding"), "with an output embedding"),
         (("nobody/nothing", "--text", "text.jsonl"), "HF_HUB_OFFLINE is set"),
         (("bare", "--text", "text.jsonl"), "'bare': expected a language model"),

@@ -63,6 +63,15 @@ def place(tmp_path_factory):
     for name in ("base", "copy"):
         plain.save_pretrained(path / name)
     chatting.save_pretrained(path / "tuned")
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    bert = transformers.BertConfig(vocab_size=320, max_position_embeddings=64, **shape)
+    transformers.BertForMaskedLM(bert).save_pretrained(path / "encoder")
+    masking = {"mask_token": "<t>", "bos_token": "<eos>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **masking).save_pretrained(path / "encoder")
+    save_model(path / "begun", 7)
+    begins = tokenizers.processors.TemplateProcessing(single="<t> $A", special_tokens=[("<t>", 1)])
+    words.post_processor = begins
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<t>").save_pretrained(path / "begun")
     return path
 
 
@@ -124,7 +133,42 @@ def test_revisions_of_a_local_run_make_one_page_along_the_steps(layerlaw, place)
 def test_a_list_of_folders_does_the_same(layerlaw, place):
     found = layerlaw("run/step0", "run/step20", "--text", "one.jsonl", *SHORT, "--page", "folders.html")
     assert [r["settings"]["step"] for r in found["records"]] == [0, 20]
-    assert 'data-panel="training"' in (place / "folders.html").read_text()
+    page = (place / "folders.html").read_text()
+    assert 'data-panel="training"' in page
+    assert 'data-panel="paired"' in page
+    assert [(pair["base"], pair["other"]) for pair in found["paired"]] == [("step0", "step20")]
+
+
+def test_the_terminal_tells_the_difference_of_a_pair_also_of_its_records(layerlaw, place, monkeypatch, capsys):
+    found = layerlaw("base", "tuned", "--text", "one.jsonl", *SHORT, "--out", "pair")
+    sentence = found["paired"][0]["sentence"]
+    monkeypatch.setattr("sys.argv", ["layerlaw", "report", *found["files"], "--out", "pair-again.html"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    told = " ".join(capsys.readouterr().out.split())
+    assert sentence in told
+    assert "images" not in told
+
+
+def test_texts_of_one_name_are_told_apart_by_their_folders(layerlaw, place):
+    for folder in ("here", "there"):
+        (place / folder).mkdir()
+        (place / folder / "text.jsonl").write_bytes(
+            (place / ("one.jsonl" if folder == "here" else "two.jsonl")).read_bytes()
+        )
+    layerlaw("base", "--text", "here/text.jsonl", "--text", "there/text.jsonl", *SHORT, "--page", "same.html")
+    page = (place / "same.html").read_text()
+    assert "base · here/text.jsonl" in page
+    assert "base · there/text.jsonl" in page
+
+
+def test_one_piece_of_text_says_what_makes_groups(layerlaw, place):
+    (place / "piece.txt").write_text(documents()[0][0][:130])
+    found = layerlaw("base", "--text", "piece.txt", "--length", "64")
+    assert found["settings"]["pieces"] == 1
+    length = found["settings"]["length"]
+    expected = f"The text is one piece of {length} tokens: shorter pieces (length={length // 8}) can be held out."
+    assert expected in " ".join(found["verdict"])
 
 
 def test_several_texts_have_one_row_each_and_are_not_mixed(layerlaw, place):
@@ -147,6 +191,15 @@ def test_base_and_tuned_are_compared_on_the_same_ids_block_by_block(layerlaw, pl
     assert [block["change"] for block in pair["blocks"]] == pytest.approx(expected)
     assert all(block["error"] > 0 for block in pair["blocks"])
     assert 'data-panel="paired"' in (place / "pair.html").read_text()
+
+
+def test_every_model_has_the_special_tokens_of_its_own_tokenizer(layerlaw):
+    both = layerlaw("base", "encoder", "--text", "one.jsonl", *SHORT)  # cut alike, but only the encoder's has a mask
+    alone = layerlaw("encoder", "--text", "one.jsonl", *SHORT)
+    assert [r["settings"]["task"] for r in both["records"]] == ["next", "masked"]
+    assert both["records"][1]["rows"] == alone["rows"]
+    begun = layerlaw("begun", "base", "--text", "one.jsonl", *SHORT)  # only the first has a BOS
+    assert [r["settings"]["bos"] for r in begun["records"]] == [1, None]
 
 
 def test_the_same_weights_twice_differ_by_nothing(layerlaw):
@@ -180,6 +233,10 @@ def test_one_that_fails_does_not_cost_the_others(layerlaw, place):
     ("arguments", "told"),
     [
         (("run", "--revision", "step0,step7"), "expected a folder 'step7' in it, as a local revision; there are step0"),
+        (
+            ("run",),
+            "got a folder that holds step0, step20, step1000. Choose some: --revision step0,step20, or run/step0.",
+        ),
         (("base", "base"), "expected each of them once"),
         (("base", "--revision", " , "), "expected names such as step1000,step2000"),
         (("base", "tuned", "--out", "one.json"), "expected a folder for several records"),

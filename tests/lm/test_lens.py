@@ -32,14 +32,14 @@ HEADS = {
     "layer norm, tied": (*FAMILIES["gpt2"][:2], "transformer.h", "transformer.ln_f, lm_head"),
     "no norm": (*FAMILIES["gpt1"][:2], "transformer.h", "lm_head"),
     "soft cap": ("Gemma2ForCausalLM", {**SIZE, **KEYS, "head_dim": 8, "final_logit_softcapping": 0.7}, "model.layers",
-                 "model.norm, lm_head"),
+                 "model.norm, lm_head, soft cap 0.7"),
     "soft cap by another name": ("RecurrentGemmaForCausalLM", {**RECURRENT, "logits_soft_cap": 0.7}, "model.layers",
-                                 "model.final_norm, lm_head"),
-    "soft cap of small scores": (*FAMILIES["gemma2"][:2], "model.layers", "model.norm, lm_head"),
+                                 "model.final_norm, lm_head, soft cap 0.7"),
+    "soft cap of small scores": (*FAMILIES["gemma2"][:2], "model.layers", "model.norm, lm_head, soft cap 30"),
     "scores times a factor": ("CohereForCausalLM", {**SIZE, **KEYS, **ENDS, "logit_scale": 0.3}, "model.layers",
-                              "model.norm, lm_head"),
+                              "model.norm, lm_head, × 0.3"),
     "scores divided": ("GraniteForCausalLM", {**SIZE, **KEYS, "logits_scaling": 0.4}, "model.layers",
-                       "model.norm, lm_head"),
+                       "model.norm, lm_head, × 2.5"),
     "projection": ("OPTForCausalLM", {"vocab_size": VOCABULARY, **NARROW, "num_attention_heads": 4, **ENDS},
                    "model.decoder.layers", "model.decoder.final_layer_norm, model.decoder.project_out, lm_head"),
     "state space": (*FAMILIES["mamba"][:2], "backbone.layers", "backbone.norm_f, lm_head"),
@@ -105,6 +105,7 @@ def test_of_an_encoder_masked_tokens_are_read(name):
     batch = MaskedTokens(MASK, seed=0).batch(list(IDS), range(len(IDS)))
     scores = cut_off(model, FAMILIES[name][4], batch.inputs).flatten(1, 2)[:, batch.rows]
     same(record, numbers(scores, batch.around[1]))
+    assert record.sites[-1].values["lens_loss"] == pytest.approx(record.settings["loss"], abs=1e-4)
 
 
 def test_of_an_encoder_decoder_the_spans_are_read_through_its_factor():
@@ -113,6 +114,7 @@ def test_of_an_encoder_decoder_the_spans_are_read_through_its_factor():
     assert about["read_by"] == f"decoder.final_layer_norm, decoder.dropout, × {WIDTH**-0.5:.4g}, lm_head"
     assert about["tokens"] == record.settings["tokens"]
     assert record.sites[-1].values["lens_agreement"] == 1
+    assert record.sites[-1].values["lens_loss"] == pytest.approx(record.settings["loss"], abs=1e-4)
 
 
 def test_float32_models_are_read_to_six_digits():
@@ -146,7 +148,7 @@ def test_the_linear_lens_is_least_squares_on_other_documents_before_the_head(nam
     here = np.repeat(np.arange(len(IDS)) < len(IDS) // 2, IDS.shape[1] - 1)  # the first group is read, the other fitted
     told = IDS[:, 1:].flatten()[here]
     maps = [LinearRegression().fit(X[~here], bare[-1][~here]).predict(X[here]) for X in bare[:-1]]
-    tail = [model.get_submodule(part) for part in HEADS[name][3].split(", ")]
+    tail = [model.get_submodule(part) for part in HEADS[name][3].removesuffix(", soft cap 0.7").split(", ")]
     scores = []
     for X in (*map(torch.from_numpy, maps), states[-1][here]):
         with torch.no_grad():
@@ -221,7 +223,7 @@ def test_the_lens_changes_no_other_number():
 
 
 ANSWERS = {
-    "another lens": ({"lens": "tuned"}, "lens: expected one of logit, linear, None, got 'tuned'"),
+    "another lens": ({"lens": "tuned"}, "lens: expected one of logit, linear, got 'tuned'"),
     "tokens without a lens": ({"lens_tokens": 9}, "lens_tokens: expected with lens='logit' or 'linear', got 9 without"),
     "no tokens": ({"lens": "logit", "lens_tokens": 0}, "lens_tokens: expected a whole number of at least 1, got 0"),
     "one group": ({"lens": "linear", "groups": 1}, "groups: expected at least 2 with lens='linear', got 1"),

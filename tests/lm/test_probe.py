@@ -19,6 +19,7 @@ from layerlaw.errors import CaptureError, InputError
 from layerlaw.lab import GPT
 from layerlaw.lm import load, pieces_of, probe_lm, stream
 from layerlaw.lm.loss import loss_note
+from layerlaw.lm.tasks import MaskedTokens, Spans
 from layerlaw.lm.twins import untrained_twin
 
 HERE = Path(__file__).parent
@@ -127,11 +128,28 @@ def test_the_models_own_loss_is_that_of_transformers_and_a_poor_one_is_told():
     body = probed(family("llama").model, ids)
     assert "loss" not in body.settings
     assert any(note.startswith("No output layer was found in LlamaModel") for note in body.notes)
-    assert "loss" not in probed(family("bert"), ids, mask_id=MASK).settings
     model.lm_head.weight.data[3] = torch.nan
     broken = probed(model, ids)
     assert "loss" not in broken.settings
-    assert any("scores of the next token are not finite" in note for note in broken.notes)
+    assert any("scores of tokens are not finite" in note for note in broken.notes)
+
+
+def test_masked_and_span_models_have_their_own_loss_and_a_poor_one_is_told():
+    ids = walks()
+    for name, task in (
+        ("bert", MaskedTokens(MASK)),
+        ("t5", Spans(tuple(range(VOCABULARY - 1, VOCABULARY // 2, -1)), 0, 1)),
+    ):
+        model = family(name)
+        record = probed(model, ids, mask_id=MASK, tokens=10**6, groups=2)
+        batch = task.batch(list(ids), range(len(ids)))
+        with torch.no_grad():
+            scores = model(**batch.inputs).logits.flatten(0, 1)[batch.rows]
+        expected = float(torch.nn.functional.cross_entropy(scores, batch.around[1]))
+        assert record.settings["loss"] == pytest.approx(expected, abs=1e-4)  # as it is rounded
+        assert record.settings["loss_tokens"] == record.settings["tokens"] == len(batch.rows)
+        assert any(note.startswith(f"The model's own loss on this text is {expected:.2f}") for note in record.notes)
+    assert "loss" not in probed(family("bert"), ids, task="next").settings  # which its head was not trained for
 
 
 def test_a_loss_clearly_above_that_of_frequencies_is_told_where_there_is_context():
@@ -259,13 +277,13 @@ def test_a_model_and_a_text_are_taken_in_every_form(tmp_path):
 
 @pytest.mark.parametrize("name", ["tokenizer", "dtype", "device_map", "mask_id", "name"])
 def test_options_of_loading_say_where_they_are_now(name):
-    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is now '{name}' of lm.load\(model, {name}=…\)"):
+    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is an argument of lm.load\(model, {name}=…\)"):
         ll.probe_lm(family("llama"), walks(), **{name: None})
 
 
 @pytest.mark.parametrize("name", ["length", "documents", "tokens", "bos", "groups"])
 def test_options_of_the_text_say_where_they_are_now(name):
-    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is now '{name}' of lm.pieces_of\(text, {name}=…\)"):
+    with pytest.raises(TypeError, match=rf"probe_lm: '{name}' is an argument of lm.pieces_of\(text, {name}=…\)"):
         ll.probe_lm(family("llama"), walks(), **{name: None})
 
 

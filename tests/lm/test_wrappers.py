@@ -16,6 +16,7 @@ from layerlaw.errors import CaptureError, DataError, InputError
 from layerlaw.lm import load, probe_lm
 from layerlaw.lm.chosen_tokens import FrequentTokens, PlaneSample
 from layerlaw.lm.weights import quantization_of, weight_count
+from layerlaw.verdict import judge
 
 IDS = walks()
 RANGE = 0.02
@@ -332,5 +333,6 @@ def test_an_encoder_for_classes_is_measured_and_told_where_its_classes_are():
     torch.manual_seed(0)
     model = tf.BertForSequenceClassification(tf.BertConfig(**{**SIZE, "num_labels": 3})).eval()
     record = probed(model, IDS, mask_id=MASK, groups=1)
-    assert any(note.startswith("BertForSequenceClassification decides about classes;") for note in record.notes)
+    assert record.notes[0].startswith("BertForSequenceClassification decides about classes;")
+    assert judge(record).findings[0] == record.notes[0]  # before all that is said of its numbers
     assert not any("decides about classes" in note for note in probed(family("bert"), IDS, mask_id=MASK).notes)

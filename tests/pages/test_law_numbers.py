@@ -123,7 +123,15 @@ def test_records_that_differ_in_more_than_seeds_are_only_counted():
         assert said(change) == "The law holds in 2 of 3 records."
     assert said(seeds).startswith("The law holds in 2 of 3 networks (ρ ")
     assert said(too_short) == "Whether the law holds cannot be said of any of 3 records."
-    assert said(other_depth) is None
+    assert said(other_depth) == "The law holds in 2 of 3 records."
+
+
+def test_language_models_are_only_counted_since_nothing_says_that_they_differ_in_their_seed():
+    line = [0.9 * 0.99**i for i in range(12)]
+    text = text_of(page_html([lm_record("base", values=line), lm_record("tuned", values=line)]))
+    assert '<p class="together">The law holds in 2 of 2 records.</p>' in text
+    text = text_of(page_html([lm_record("base", values=line), lm_record("short", values=line[:10])]))
+    assert '<p class="together">The law holds in 2 of 2 records.</p>' in text
 
 
 def test_tiles_carry_intervals_of_evenness_and_trend():

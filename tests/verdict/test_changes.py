@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from layerlaw.errors import InputError
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
@@ -40,6 +41,16 @@ def test_the_difference_and_its_error_are_those_of_numpy():
     assert found.mean.change == pytest.approx(sum(c.change for c in found.blocks) / 3)
     assert 3 in found.clear
     assert "most at block 3" in found.sentence()
+    half = t.ppf(0.975, GROUPS - 1) * found.mean.error
+    assert f"(ln: −{abs(found.mean.change):.3f} ± {half:.3f}, 95% interval; clear)" in found.sentence()
+
+
+def test_what_is_written_as_error_is_what_decides_whether_a_difference_is_clear():
+    change = LogChange(0.007, 0.006, 8)  # beyond one standard error, within its interval
+    assert str(change) == "+0.007 ± 0.014"
+    assert not change.clear
+    base, other = measured("a", [0.9, 0.8]), measured("b", [0.901, 0.802], seed=1)
+    assert "95% interval; not clear, it includes 0)" in paired_difference(base, other).sentence()
 
 
 def test_what_both_share_does_not_count_as_error():
@@ -82,11 +93,12 @@ def test_records_of_other_tokens_or_settings_are_not_paired(change, why):
     assert paired_differences([base, other]) == []
 
 
-def test_every_later_record_is_compared_with_the_first_of_its_tokens_but_checkpoints_are_not():
+def test_every_later_record_is_compared_with_the_first_of_its_tokens_but_more_than_two_checkpoints_are_not():
     records = [measured(name, [0.9, 0.8], seed=i) for i, name in enumerate("abc")]
     assert [(d.base, d.other) for d in paired_differences(records)] == [("a", "b"), ("a", "c")]
     steps = [measured(f"step{i}", [0.9, 0.8], step=i) for i in range(3)]
     assert paired_differences(steps) == []
+    assert [(d.base, d.other) for d in paired_differences(steps[:2])] == [("step0", "step1")]
 
 
 def test_without_groups_there_is_a_difference_but_no_error():

@@ -3,6 +3,8 @@
 import pytest
 from models_by_hand import LINE, model
 
+from layerlaw.pages.language_model import facts
+from layerlaw.pages.record_view import read as view_of
 from layerlaw.record import Record
 from layerlaw.verdict import judge
 from layerlaw.verdict.lens import exit_of
@@ -35,6 +37,13 @@ def test_the_last_blocks_change_so_many_predictions():
     assert "From block 21 of 30 on 50% of the predictions are made for good." in said.findings
 
 
+def test_a_linear_lens_says_that_it_read_the_first_group_alone():
+    record = read(falling([2.0]), linear=falling([1.0]), kind="linear")
+    assert "(logit lens, 2,048 tokens of the first group of documents alone):" in str(judge(record))
+    record.settings |= {"loss": 4.88, "loss_tokens": 1800}
+    assert "its loss 4.88 nats per token (at 1,800 tokens of the whole text)" in facts(view_of(record))
+
+
 @pytest.mark.parametrize(("blocks", "words"), [(12, "The last 2 blocks change"), (5, "The last block changes")])
 def test_an_eighth_of_the_blocks_counts_as_the_last(blocks, words):
     assert words in str(judge(read([4.0] * (blocks - 1) + [3.5])))
@@ -45,6 +54,12 @@ def test_predictions_that_only_the_last_block_makes_are_told_so():
         "Only at the last block most of the predictions are made for good."
         in judge(read(falling([]), made=0.2)).findings
     )
+
+
+def test_of_a_model_that_knows_no_more_than_frequencies_nothing_is_made_for_good():
+    said = judge(read(falling([0.01], last=6.23))).findings
+    assert any("the loss, 6.23 nats, is no lower than how often each token comes gives (6.00)" in line for line in said)
+    assert not any("made for good" in line for line in said)
 
 
 def test_an_exit_is_the_first_block_whose_loss_is_known_to_be_near_the_last():

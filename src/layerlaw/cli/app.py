@@ -130,6 +130,7 @@ app = typer.Typer(
 
 BAD_INPUT = {"check": 2}  # exit codes of commands that have another use for 1
 MADE_BY = {"merge": "probe", "report": "probe", "modules": "probe"}  # commands that show what another has measured
+ALIASES = {"targets": "target"}  # arguments of Python whose option has another name
 WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
 HINT = re.compile(
     r"(?<![?&])\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)"
@@ -170,6 +171,7 @@ def in_options(text: str) -> str:
     first, line, rest = text.partition("\n")
     first = SAME_TWICE.sub(r"\1", HINT.sub(option, first))
     name, colon, words = first.partition(": ")
+    name = ALIASES.get(name, name) if name not in known else name
     if colon and name in known and name not in WHERE:
         first = f"{known[name].opts[0]}: {words}"
     return first + line + rest

@@ -70,7 +70,8 @@ def lm(
         ),
     ] = None,
     lens_tokens: Annotated[
-        int | None, Option(help="Tokens that the lens reads; default: as many as cost what the head costs on all.")
+        int | None,
+        Option(help="About how many tokens the lens reads; default: as many as cost what the head costs on all."),
     ] = None,
     blocks: Annotated[
         list[str] | None,
@@ -79,6 +80,9 @@ def lm(
     sites: Annotated[str, Option(help="blocks, or sub-blocks: also the states between attention and MLP.")] = "blocks",
     normalize: Annotated[str, Option(help="fresh (a bare norm), none or standardized.")] = "fresh",
     task: Annotated[str | None, Option(help="next, masked or span; default: what fits the model.")] = None,
+    mask_id: Annotated[
+        int | None, Option(help="Token (its id) that stands for a masked one, where the tokenizer has none.")
+    ] = None,
     length: Annotated[int, Option(help="Tokens that the model reads at once.")] = 512,
     documents: Annotated[str, Option(help="Long documents: cut, truncate or pack.")] = "cut",
     articles: Annotated[bool, Option("--articles", help="wikitext-2: an article is a document.")] = False,
@@ -134,6 +138,7 @@ def lm(
         for version in versions:
             with found.failures(version):
                 how: Any = {"dtype": dtype, "device_map": device_map, "name": result.name, "revision": version.revision}
+                how["mask_id"] = mask_id
                 loaded = chosen_model(version.model, tokenizer, **how)
                 where = (
                     device if is_spread(loaded.model) else process.device
@@ -205,15 +210,23 @@ class Measured:
             console(True).print(f"{version}: {in_options(str(error))}", style="red", markup=False, highlight=False)
 
     def like_the_first(self, name: str, read: Text, loaded: Loaded, cut: dict[str, Any]) -> dict[str, Any]:
-        """How this text is cut: as for the first model, where the tokenizers agree on it, so that both see the same ids."""
+        """How this text is cut: as for the first model, where the tokenizers agree on it, so that both see the same ids.
+
+        The tokenizer stays the model's own: another one may have another mask or BOS, or none.
+        """
         if name not in self._first:
             return cut
         record, tokenizer = self._first[name]
         if not same_ids(tokenizer, loaded.tokenizer, read):
             return cut
-        known = record.settings
-        same = {"length": known["length"], "groups": known["groups"], "tokenizer": tokenizer}
-        return cut | same | ({} if cut["chat"] or known["task"] != "next" else {"bos": known["bos"] is not None})
+        known, own = record.settings, loaded.tokenizer
+        same: dict[str, Any] = {"length": known["length"], "groups": known["groups"]}
+        if own is None:
+            same["tokenizer"] = own = tokenizer
+        put = known["bos"] is not None
+        if cut["chat"] or known["task"] != "next" or (put and loaded.bos(own) is None):
+            return cut | same
+        return cut | same | {"bos": put}
 
     def add(self, record: Record, text: str, loaded: Loaded, tokens: int | None) -> None:
         """Keep a record, and write it where several go into a folder."""
@@ -247,8 +260,6 @@ class Measured:
                 screen.print(told, style="red", markup=False, highlight=False)
         print_comparison(self.records, screen)
         pairs = paired_differences(self.records)
-        for pair in pairs:
-            screen.print(pair.sentence(), markup=False, highlight=False)
         data = {"records": [summary(record) for record in self.records], "failed": self.failed, "files": self.written}
         data["paired"] = [asdict(pair) | {"sentence": pair.sentence()} for pair in pairs]
         conclude(screen, self.result.as_json, json_safe(data), written)

@@ -35,6 +35,7 @@ from layerlaw.lm.tasks import (
     around,
     check_task,
     decides_classes,
+    predicted_share,
     targets_of,
     task_for,
     unnamed_sentinels,
@@ -109,7 +110,8 @@ def probe_lm(
     words       also keep pictures of these words (one token each) at every block
     lens        "logit": also what the model's final norm and head predict from every block; "linear": also what they predict
                 after a linear map to the last block, fitted on other documents
-    lens_tokens how many tokens the lens reads; default: as many as cost what the head costs on the whole text
+    lens_tokens about how many tokens the lens reads, every n-th one of each piece; default: as many as cost what the head
+                costs on the whole text
     batch_size  pieces per forward
     device      where to run; the model comes back to where it was
     memory_gib  what the statistics may take: fewer groups of documents, then several passes over the text, some of the
@@ -122,7 +124,7 @@ def probe_lm(
     started = time.perf_counter()
     check_choice("normalize", normalize, get_args(Normalize))
     check_choice("sites", sites, get_args(SubSites))
-    check_choice("task", task, (*get_args(TaskName), None))
+    check_choice("task", "next" if task is None else task, get_args(TaskName))
     check_whole(1, kind=Integral, batch_size=batch_size)
     check_whole(0, kind=Integral, classes=classes)
     if classes == 1:
@@ -207,28 +209,30 @@ def probe_lm(
             passes_note(plan, groups, memory_gib, passes),
             unnamed_sentinels(tokenizer) if task == "span" else "",
             AGAINST_ITS_WAY[task] if task != fits else "",
-            decides_classes(network),
             NO_HEAD.format(type(network).__name__) if head is None else "",
             one_branch_note(found),
         )
-        if task == "next":  # first of all: every number that follows depends on it
-            if scoring is not None:
-                scoring.confirm(network, pieces.ids[0][:CONFIRMED].to(where))
-            said = bos_note(network, scoring, loaded.bos(tokenizer), pieces, where, at_once=batch_size)
-            pieces = replace(pieces, notes=(*filter(None, [said]), *pieces.notes))
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))
         config = getattr(network, "config", None)
         special_ids: Any = {"tokenizer": tokenizer, "mask_id": loaded.mask_id, "front": pieces.front}
         how = task_for(task, offsets=offsets, config=config, seed=seed, **special_ids)
+        trial = how.batch([pieces.ids[0][:CONFIRMED]], [0]).to(where)
+        if scoring is not None:
+            scoring.confirm(network, trial.inputs_of(network))
+        said = ""
+        if task == "next":
+            said = bos_note(network, scoring, loaded.bos(tokenizer), pieces, where, at_once=batch_size)
+        # First of all: what every number that follows depends on.
+        pieces = replace(pieces, notes=(*filter(None, [decides_classes(network), said]), *pieces.notes))
         # The pass over the text, and the same for an untrained model.
         run = TextRun(plan, how, pieces, batch_size, where, progress, passes)
-        sampled = scoring is not None and task == fits == "next"
-        loss = LossSample.of(scoring, network, pieces.tokens, places) if scoring is not None and sampled else None
+        loss = None
+        if scoring is not None and task == fits:
+            loss = LossSample.of(scoring, network, pieces.tokens, places, share=predicted_share(task))
         reading = None
         if lens is not None:
             check_measured(lens, task, fits, pieces)
             readout = StateReader.of(network, found, scoring, dry)
-            trial = how.batch([pieces.ids[0][:CONFIRMED]], [0]).to(where)
             readout.confirm(network, found, places, trial, plan.normalized if lens == "linear" else None)
             reading = Lens.of(lens, readout, plan, pieces, task, lens_tokens)
             if loss is not None and lens == "logit":

@@ -25,7 +25,7 @@ from layerlaw.lm.anatomy import TokenPlaces
 from layerlaw.lm.blocks import BlockStack, run
 from layerlaw.lm.loss import AT_ONCE, Head, every_nth, first_scores
 from layerlaw.lm.pieces import Pieces
-from layerlaw.lm.tasks import MASKED_SHARE, TaskName, TokenBatch
+from layerlaw.lm.tasks import TaskName, TokenBatch, predicted_share
 from layerlaw.measures.lens import LensSums, lens_columns
 from layerlaw.measures.residual import linear_map
 from layerlaw.stats.moments import CrossMoments, Moments
@@ -139,7 +139,8 @@ class StateReader:
                     raise InputError(f"lens: expected the model's own scores, but {why}. Leave lens out.")
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}" if factor == 1 else f"× {factor:.4g}, {name}" for name, _, factor in self.steps)
+        steps = (f"{name}" if factor == 1 else f"× {factor:.4g}, {name}" for name, _, factor in self.steps)
+        return ", ".join(filter(None, [*steps, str(self.head.after or "")]))
 
 
 def _behind(model: nn.Module, blocks: BlockStack, head: Head, inputs: Mapping[str, Any]) -> tuple[Tensor, list[_Call]]:
@@ -202,7 +203,8 @@ def bytes_beside(plan: TextPlan, tokens: int, batch: int) -> int:
 
 def check_lens(kind: LensKind | None, wanted: int | None, normalize: str, groups: int | None) -> None:
     """Answer what cannot be done, before a model is loaded."""
-    check_choice("lens", kind, (*get_args(LensKind), None))
+    if kind is not None:
+        check_choice("lens", kind, get_args(LensKind))
     if wanted is not None:
         check_whole(1, kind=Integral, lens_tokens=wanted)
         if kind is None:
@@ -249,7 +251,7 @@ class Lens:
         cls, kind: LensKind, readout: StateReader, plan: TextPlan, pieces: Pieces, task: TaskName, wanted: int | None
     ) -> Lens:
         """So many tokens of each site; by default all sites together cost what the head costs on the whole text."""
-        share = 1.0 if task == "next" else MASKED_SHARE
+        share = predicted_share(task)
         groups = zip(pieces.ids, pieces.groups, strict=True)
         tokens = share * sum(len(ids) for ids, group in groups if kind == "logit" or group == HELD_OUT)
         wanted = wanted or tokens_read(share * pieces.tokens, len(plan.sites))

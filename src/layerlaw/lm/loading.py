@@ -139,6 +139,7 @@ def load(
     if not path.exists() and (path.is_absolute() or where.startswith((".", "~"))):
         raise DataError(f"{path}: expected a model folder or a GGUF file, found nothing there.")
     if path.is_dir():
+        refuse_run(path)
         check_weight_files(path)
     with explained(where):
         which = {} if revision is None else {"revision": revision}
@@ -169,6 +170,22 @@ def _version(folder: Path, revision: str) -> Path:
         came = f"there are {', '.join(there[:8])}{' …' * (len(there) > 8)}" if there else "it holds no folders"
         raise DataError(f"{folder}: expected a folder '{revision}' in it, as a local revision; {came}.")
     return folder / revision
+
+
+def refuse_run(folder: Path) -> None:
+    """A folder that is no model but holds some, the checkpoints of a run, say: its error names them."""
+    if (folder / "config.json").exists():
+        return
+    there = [child.name for child in folder.iterdir() if (child / "config.json").is_file()]
+    there.sort(key=lambda name: (step_of(name).get("step", -1), name))
+    if there:
+        named = f"{', '.join(there[:8])}{' …' * (len(there) > 8)}"
+        cure = (
+            f"Choose some: revision='{','.join(there[:2])}', or {folder / there[0]}"
+            if len(there) > 1
+            else f"Use {folder / there[0]}"
+        )
+        raise DataError(f"{folder}: expected a model with a config.json, got a folder that holds {named}. {cure}.")
 
 
 def _tokenizer_is_above(folder: Path) -> bool:

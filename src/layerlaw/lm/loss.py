@@ -7,7 +7,7 @@ While a model is measured its head sees one place of each piece; what would have
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +37,22 @@ BOS_GAIN = 0.05  # a loss lower by this share, and in every piece, is no acciden
 # What configurations call the soft cap of the scores (Gemma, RecurrentGemma, xLSTM).
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 
-Map = Callable[[Tensor], Tensor]
+
+@dataclass(frozen=True)
+class AfterHead:
+    """What a model does with the scores of its head: nothing, a factor, or a soft cap."""
+
+    factor: float = 1.0
+    cap: float | None = None
+
+    def __call__(self, scores: Tensor) -> Tensor:
+        """The model's scores from those of its head."""
+        if self.cap is not None:
+            return self.cap * torch.tanh(scores / self.cap)
+        return scores if self.factor == 1 else scores * self.factor
+
+    def __str__(self) -> str:
+        return f"soft cap {self.cap:g}" if self.cap is not None else "" if self.factor == 1 else f"× {self.factor:.4g}"
 
 
 class Head:
@@ -48,7 +63,7 @@ class Head:
     returns (`spared` is False).
     """
 
-    def __init__(self, model: nn.Module, name: str, after: Map | None = None) -> None:
+    def __init__(self, model: nn.Module, name: str, after: AfterHead | None = None) -> None:
         self.name, self.after, self.spared = name, after, after is not None
         self.module = modules_of(model)[name] if name else None
         self.last: Tensor | None = None
@@ -135,10 +150,10 @@ class Head:
         finally:
             hook.remove()
 
-    def confirm(self, model: nn.Module, piece: Tensor) -> None:
+    def confirm(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         """Leave the head alone where the scores of this text are not what it gives: a model may change them by its input."""
         with self.seeing() as seen:
-            scores = self.own_scores(model, token_inputs(model, piece[None]))
+            scores = self.own_scores(model, inputs)
         last = seen[-1] if seen else None
         if not self.spared or scores is None or last is None or last.shape[1] != scores.shape[1]:
             self.spared = False
@@ -181,7 +196,7 @@ def first_scores(output: Any) -> Tensor | None:
     return scores if isinstance(scores, Tensor) and scores.dim() == 3 else None
 
 
-def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
+def _map_between(before: Tensor, after: Tensor, config: Any) -> AfterHead | None:
     """What turns the head's output into the model's scores: nothing, a factor, or a soft cap; `None`: something else."""
     if before.shape != after.shape:
         return None
@@ -189,9 +204,9 @@ def _map_between(before: Tensor, after: Tensor, config: Any) -> Map | None:
     x, y = before.double(), after.double()
     factor = float((x * y).sum() / (x * x).sum().clamp_min(1e-300))
     cap = next((found for name in CAPS if (found := getattr(config, name, None))), None)
-    maps: list[Map] = [lambda s: s, lambda s: s * factor]
+    maps = [AfterHead(), AfterHead(factor)]
     if isinstance(cap, (int, float)):
-        maps.append(lambda s: cap * torch.tanh(s / cap))
+        maps.append(AfterHead(cap=cap))
     off = [float((m(x) - y).abs().max()) for m in maps]
     if off[0] <= ROUNDED * tolerance * float(y.abs().max()):  # a factor would fit its rounding
         return maps[0]
@@ -212,12 +227,12 @@ class LossSample:
     _totals: list[tuple[Tensor, int]] = field(default_factory=list, init=False, repr=False)
 
     @classmethod
-    def of(cls, head: Head, model: nn.Module, tokens: int, places: TokenPlaces) -> LossSample:
-        """So many of the tokens that the scores cost little beside the blocks."""
+    def of(cls, head: Head, model: nn.Module, tokens: int, places: TokenPlaces, *, share: float = 1.0) -> LossSample:
+        """So many of the tokens that the scores cost little beside the blocks; `share` of the tokens are predicted."""
         scoring = weight_count(head.module) if head.module is not None else 0
         blocks = max(1, weight_count(model) - 2 * scoring)
         afforded = SHARE * tokens * blocks / scoring if scoring else ENOUGH
-        return cls(head, max(1, round(tokens / min(ENOUGH, max(LEAST, afforded)))), places)
+        return cls(head, max(1, round(share * tokens / min(ENOUGH, max(LEAST, afforded)))), places)
 
     def update(self, output: Any, batch: TokenBatch, numbers: Sequence[int]) -> None:
         """The tokens of one forward over the pieces of these numbers; whatever fails must not cost the measurement."""
@@ -281,7 +296,7 @@ def loss_note(loss: float | None, predicted: Tensor, pieces: int) -> str:
     if loss is None:
         return ""
     if not math.isfinite(loss):
-        return "The model's scores of the next token are not finite in this precision; its blocks are measured all the same."
+        return "The model's scores of tokens are not finite in this precision; its blocks are measured all the same."
     alone = frequency_loss(predicted)
     if loss < alone + CLEARLY or int(predicted.sum()) < CONTEXT * pieces:
         return ""

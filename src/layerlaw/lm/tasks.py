@@ -33,6 +33,11 @@ AGAINST_ITS_WAY = {  # by task, where another one fits the model
 }
 
 
+def predicted_share(task: TaskName) -> float:
+    """Of the tokens that are read, so many are predicted, about."""
+    return 1.0 if task == "next" else MASKED_SHARE
+
+
 def decides_classes(model: nn.Module) -> str:
     """A remark on a model that was trained to sort whole inputs into classes."""
     name = type(model).__name__

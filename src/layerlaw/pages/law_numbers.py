@@ -11,6 +11,7 @@ from layerlaw.law.fit import BENT, EVEN, FACTOR
 from layerlaw.law.words import law_numbers_written, steps_words
 from layerlaw.measures.columns import describe
 from layerlaw.pages.record_view import RecordView
+from layerlaw.record import LANGUAGE_MODEL
 from layerlaw.verdict.shape import ends_written
 from layerlaw.wording import ABSENT, counted, sentence
 
@@ -148,15 +149,16 @@ def _symbol(view: RecordView) -> str:
 
 
 def together(views: Sequence[RecordView]) -> str:
-    """What holds of several records at once; nothing where they have different numbers of points, or no law.
+    """What holds of several records at once; nothing where one of them has no law.
 
-    Means and intervals are about networks that differ in seed and images alone: of other records only a count is given.
+    Means and intervals are about networks that differ in seed and images alone: of other records only a count is given, and
+    so of language models, of which nothing says that they were trained alike.
     """
     fits = [view.fit for view in views if view.fit is not None]
-    if len(fits) < len(views) or len(views) < 2 or len({fit.points for fit in fits}) > 1:
+    if len(fits) < len(views) or len(views) < 2:
         return ""
     told = [view.holds is not None and view.holds == fit.holds for view, fit in zip(views, fits, strict=True)]
-    if not (all(told) and _of_one_kind(views)):
+    if not all(told) or views[0].record.kind == LANGUAGE_MODEL or not _of_one_kind(views):
         unsaid = sum(view.holds is None for view in views)
         if unsaid == len(views):
             return f"Whether the law holds cannot be said of any of {counted(len(views), 'record')}."

@@ -138,6 +138,7 @@ class RecordView:
         return next((value for value in reversed(self.series(column)) if value is not None), None)
 
 
+MOST_FOLDERS = 2  # before the name of a text, where names alone do not tell texts apart
 BRANCH = "╰ "  # before the name of a site on a side branch, where there is no color to tell
 
 
@@ -192,17 +193,23 @@ def read_all(records: Sequence[Record]) -> list[RecordView]:
     out = []
     for record in records:
         seen[record.name] += 1
-        texts = [_text(other) for other in records if other.name == record.name]
-        told_apart = "" not in texts and len(set(texts)) == len(texts)
-        number = f"· {_text(record)}" if told_apart else f"({seen[record.name]})"
+        same = [other for other in records if other.name == record.name]
+        for folders in range(MOST_FOLDERS + 1):  # texts of one name are told apart by the folders they are in
+            texts = [_text(other, folders) for other in same]
+            if told_apart := "" not in texts and len(set(texts)) == len(texts):
+                break
+        number = f"· {_text(record, folders)}" if told_apart else f"({seen[record.name]})"
         out.append(read(record, f"{record.name} {number}" if len(texts) > 1 else None, column))
     return out
 
 
-def _text(record: Record) -> str:
-    """The name of the text that a language model was measured on, where it is known."""
-    text = record.provenance.get("text")
-    return shortened(Path(str(text.get("name") or "")).name, 24) if isinstance(text, dict) else ""
+def _text(record: Record, folders: int = 0) -> str:
+    """The name of the text that a language model was measured on, where it is known, with so many folders before it."""
+    text, command = (record.provenance.get(name) for name in ("text", "command"))
+    known = text.get("name") if isinstance(text, dict) else None
+    if folders and isinstance(command, dict):
+        known = command.get("text") or known  # as it was given, with its folders
+    return shortened("/".join(Path(str(known or "")).parts[-1 - folders :]), 24)
 
 
 def site_places(sites: Sequence[SiteRow]) -> list[float]:

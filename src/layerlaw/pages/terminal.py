@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from layerlaw.errors import MissingExtraError, visible
@@ -14,6 +15,7 @@ from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.law_numbers import RULE, together
 from layerlaw.pages.record_view import BRANCH, Parts, RecordView, read, read_all
 from layerlaw.record import Record
+from layerlaw.verdict.changes import paired_differences
 from layerlaw.wording import ABSENT, clean, percent, sentence, shortened
 
 try:
@@ -85,7 +87,10 @@ def print_record(record: Record, console: Console | None = None, *, words: Calla
 
 
 def print_comparison(records: Sequence[Record], console: Console | None = None) -> None:
-    """Print the numbers of several records' laws side by side, what holds of them together, and each one's verdict."""
+    """Print the numbers of several records' laws side by side, what holds of them together, and each one's verdict.
+
+    Of language models that read the same tokens, also their difference.
+    """
     console, views = console or Console(), read_all(records)
     if said := together(views):
         console.print(plain(sentence(clean(said)), style="bold"))
@@ -94,6 +99,8 @@ def print_comparison(records: Sequence[Record], console: Console | None = None) 
     console.print()
     for view in views:
         console.print(point("·", f"{view.label}: {sentence(clean(view.headline[0]))}"))
+    for pair in paired_differences([replace(view.record, name=view.label) for view in views]):
+        console.print(point("·", sentence(clean(pair.sentence()))))
 
 
 def _comparison(views: Sequence[RecordView], width: int) -> PlainTable:

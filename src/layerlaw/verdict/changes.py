@@ -49,7 +49,9 @@ class LogChange:
         return (ends := self.interval) is not None and (ends[0] > 0 or ends[1] < 0)
 
     def __str__(self) -> str:
-        return signed(self.change, 3) + ("" if self.error is None else f" ± {self.error:.3f}")
+        """± as everywhere in words: half of the 95 % interval, so that what is written tells whether the change is clear."""
+        ends = self.interval
+        return signed(self.change, 3) + ("" if ends is None else f" ± {(ends[1] - ends[0]) / 2:.3f}")
 
 
 def log_change(pairs: Sequence[tuple[SiteRow, SiteRow]], column: str, *, mean: bool = False) -> LogChange | None:
@@ -102,7 +104,7 @@ def branch_words(record: Record) -> list[str]:
     column, layers = record.leading, {part.layer for part in record.parts}
     symbol = "held-out PR" if column == "residual_held_out" else describe(column).symbol
     listed = joined([f"{change} at {BRANCHES[kind]}" for kind, change in changes.items()])
-    errors = " (± standard errors over documents)" * all(change.error is not None for change in changes.values())
+    errors = " (±: 95% intervals over documents)" * all(change.error is not None for change in changes.values())
     start = (
         f"Over {counted(len(layers), 'block')}, from the embedded input on, ln of {symbol} changes by {listed}{errors}"
     )
@@ -158,7 +160,7 @@ class PairedDifference:
         error = (
             ""
             if self.mean.error is None
-            else f" (ln: {self.mean}; {'clear' if self.mean.clear else 'not beyond its error'})"
+            else f" (ln: {self.mean}, 95% interval; {'clear' if self.mean.clear else 'not clear, it includes 0'})"
         )
         beyond = f"; beyond its 95% interval at {len(self.clear)} of {counted(len(known), 'block')}" * (
             most.error is not None
@@ -196,8 +198,9 @@ def paired_difference(base: Record, other: Record, column: str | None = None) ->
 
 
 def paired_differences(records: Sequence[Record]) -> list[PairedDifference]:
-    """Every record beside the first one of the same tokens; checkpoints of a run are compared along its steps instead."""
-    alone = [record for record in records if "step" not in record.settings]
+    """Every record beside the first one of the same tokens; more than two steps of a run are compared along them instead."""
+    steps = {step for record in records if (step := record.settings.get("step")) is not None}
+    alone = [record for record in records if len(steps) <= 2 or "step" not in record.settings]
     found = []
     for i, record in enumerate(alone):
         base = next((other for other in alone[:i] if not why_not_paired(other, record)), None)

@@ -20,6 +20,9 @@ EXACT = 1e-6  # a residual below this, of either sign, is what rounding leaves o
 NOTHING = 0.98  # a model whose residual is nowhere below this predicts nothing
 TREND = 0.7  # from this |r| on, half of what ln PR varies is a trend along depth
 MASKED_SHARE = 0.15  # of the tokens are masked and predicted in the tasks of encoders
+ANOTHER_AIM = (
+    "decides about classes"  # of a note that comes before all others: what follows is not what the model is for
+)
 TASKS = {
     "masked": "Predicted here: tokens hidden behind masks, at their own places (task 'masked'); not the next token.",
     "span": "Predicted here: the tokens of hidden spans, by the decoder (task 'span'); not the next token of a plain text.",
@@ -40,6 +43,7 @@ def judge_language_model(record: Record) -> Verdict:
     flat, few = same_everywhere(fit, errors), _too_few(record)
     falls = fit.slope < 0 and not (flat or _might_not_fall(errors) or _predicts_nothing(fit))
     findings = [
+        *(note for note in record.notes if ANOTHER_AIM in note),
         *_task(record),
         *_in_sample(record, fit),
         *([] if flat else intervals(errors, shape_intervals(record)) if few else curve_shape(record, fit, errors)),
@@ -134,9 +138,8 @@ def _task(record: Record) -> list[str]:
 def _in_sample(record: Record, fit: LawFit) -> list[str]:
     ends = f"from {fit.values[0]:.3f} to {fit.values[-1]:.3f}"
     if record.leading == "residual":
-        return [
-            f"PR goes {ends}, in-sample: no groups of documents were kept, so nothing is held out and nothing has errors."
-        ]
+        why = "no groups of documents were kept, so nothing is held out and nothing has errors"
+        return [f"PR goes {ends}, in-sample: {why}.{_one_piece(record)}"]
     try:
         inside, short = record.law("residual"), record.law("residual", drop_last=1).pearson
     except InputError:
@@ -150,6 +153,16 @@ def _in_sample(record: Record, fit: LawFit) -> list[str]:
         f"Held out, PR goes {ends}; in-sample, as the paper takes it, from {inside.values[0]:.3f} to "
         f"{inside.values[-1]:.3f}{correlation}."
     ]
+
+
+def _one_piece(record: Record) -> str:
+    """Why there are no groups, where the text was one piece, and what makes some."""
+    length = record.settings.get("length")
+    if record.settings.get("pieces") != 1 or not isinstance(length, int):
+        return ""
+    return (
+        f" The text is one piece of {length:,} tokens: shorter pieces (length={max(2, length // 8)}) can be held out."
+    )
 
 
 def _worse_than_the_mean(column: str, sites: list[SiteRow]) -> list[str]:

@@ -58,7 +58,7 @@ def _most(site: SiteRow, lens: str, last: float) -> float:
 
 
 def lens_findings(record: Record) -> list[str]:
-    """How many predictions the last blocks change, and from where on most of them are made."""
+    """How many predictions the last blocks change, and from where on most of them are made, if the model knows anything."""
     sites = read_sites(record)
     if not sites:
         return []
@@ -67,7 +67,7 @@ def lens_findings(record: Record) -> list[str]:
     changed = percent(1 - _value(before, "lens_agreement"), 0)
     blocks = f"The last {last} blocks change" if last > 1 else "The last block changes"
     at = f"at block {len(sites) - last} the loss is {_ends(sites, before, 'lens')}"
-    out = [f"{blocks} {changed} of the predictions (logit lens, {counted(tokens, 'token')}): {at}."]
+    out = [f"{blocks} {changed} of the predictions (logit lens, {counted(tokens, 'token')}{lens_place(record)}): {at}."]
     if linear := read_sites(record, "linear_lens"):
         before = linear[-1 - last]
         changed = percent(1 - _value(before, "linear_lens_agreement"), 0)
@@ -75,11 +75,20 @@ def lens_findings(record: Record) -> list[str]:
             f"After a linear map of block {len(sites) - last} to the last one, {changed} of the predictions are others, "
             f"and the loss is {_ends(linear, before, 'linear_lens')}."
         )
+    if _knows_nothing(record, sites):
+        loss, alone = (number(value) for value in (_value(sites[-1], "lens_loss"), _about(record)["frequency_loss"]))
+        told = f"At the last block the loss, {loss} nats, is no lower than how often each token comes gives ({alone})"
+        return [*out, f"{told}: when a prediction is made says little here."]
     half = next(i for i, site in enumerate(sites, 1) if _value(site, "lens_settled") >= 0.5)
     good = percent(_value(sites[half - 1], "lens_settled"), 0)
     where = f"From block {half} of {len(sites)} on" if half < len(sites) else "Only at the last block"
     out.append(f"{where} {good if half < len(sites) else 'most'} of the predictions are made for good.")
     return out
+
+
+def lens_place(record: Record) -> str:
+    """Where the tokens are that the lens read, if that is not all over the text: a map is fitted to the other groups."""
+    return " of the first group of documents alone" * (_about(record).get("kind") == "linear")
 
 
 def _ends(sites: Sequence[SiteRow], before: SiteRow, lens: str) -> str:

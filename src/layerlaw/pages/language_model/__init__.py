@@ -14,6 +14,7 @@ from layerlaw.pages.html import Markup, definitions, paragraph
 from layerlaw.pages.law_numbers import LAW_COLUMNS, ComparedColumn, Tile, of_fit, rule_formula
 from layerlaw.pages.record_view import Parts, RecordView, TableColumn
 from layerlaw.record import INPUT, SiteRow
+from layerlaw.verdict.lens import lens_place
 from layerlaw.verdict.steps import final_rise
 from layerlaw.verdict.targets import column_of, is_shuffled, target_name, targets
 from layerlaw.wording import ABSENT, clean, correlation, counted, finite, number, percent, residual, shortened, signed
@@ -72,9 +73,17 @@ def facts(view: RecordView) -> list[str]:
         counted(len(view.fit_positions), "block"),
         counted(documents, "document") if isinstance(documents, int) else "",
         f"task: {_task(view)}" if _task(view) else "",
-        f"its loss {loss:.2f} nats per token" if isinstance(loss, (int, float)) else "",
+        f"its loss {loss:.2f} nats per token{_loss_of(view)}" if isinstance(loss, (int, float)) else "",
     ]
     return [part for part in parts if part]
+
+
+def _loss_of(view: RecordView) -> str:
+    """On which tokens, where a linear lens gives the loss on others beside it."""
+    tokens = view.record.settings.get("loss_tokens")
+    if not view.has("linear_lens_loss") or not isinstance(tokens, int):
+        return ""
+    return f" (at {counted(tokens, 'token')} of the whole text)"
 
 
 def _task(view: RecordView) -> str:
@@ -258,7 +267,7 @@ def lens_caption(view: RecordView) -> str:
         "Loss if the model ended at this block and its final norm and head read the state.",
         view.has("linear_lens_loss") and linear,
         isinstance(alone, (int, float)) and f"Dashed: how often each token comes, alone ({number(alone)}).",
-        isinstance(tokens, int) and f"Read at {counted(tokens, 'token')}.",
+        isinstance(tokens, int) and f"Read at {counted(tokens, 'token')}{lens_place(view.record)}.",
     )
 
 
