@@ -26,6 +26,7 @@ AT_ONCE = 2**16  # numbers on a CPU that are widened at a time: they stay in its
 AT_ONCE_ELSEWHERE = 2**24
 BATCHES = 64  # whose rows wait to be added up
 KEPT_BYTES, MOST_KEPT = 2**22, 2**23  # of a tensor on a CPU whose sums are kept, and of all that is kept
+MOST_PLACES = 16  # in memory with sums that are kept: batches of a stream come to ever new ones
 MOST_COMPARED = 2**20  # samples of a rank that are looked for on others; of more, half of them, a quarter, …
 # Odd numbers without a pattern: a change in one number, which is multiplied by an odd weight, is never lost.
 STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -118,7 +119,9 @@ class Fingerprint:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        fresh = world_size() == 1 and not any(stream.rows for stream in self.streams)
+        # Of few batches: what is held of many would lie scattered in memory that others need.
+        few = world_size() == 1 and len(waiting) < BATCHES
+        fresh = few and not any(stream.rows for stream in self.streams)
         known = _settled[0] if fresh and _settled else None
         if known is not None and known.of(waiting, self.places):
             self.streams, self.samples = [replace(stream) for stream in known.streams], known.samples
@@ -306,7 +309,7 @@ class KnownRows:
             self._let_go(place)
             self._kept[place] = (numbers.copy() if stays else None), sums
             self._bytes += sums.nbytes + stays * numbers.nbytes
-            while self._bytes > MOST_KEPT:
+            while self._bytes > MOST_KEPT or len(self._kept) > MOST_PLACES:
                 self._let_go(next(iter(self._kept)))
         return sums
 
