@@ -324,7 +324,7 @@ def test_a_missing_bos_is_noticed():
     model = Led(vocabulary=VOCABULARY, width=WIDTH, depth=2, heads=4, context=80)
     text = [" ".join(map(str, piece.tolist())) for piece in walks()]
     record = probed(model, text, tokenizer=Numbers())
-    assert record.notes[0].startswith("No BOS was put in front, but with one the loss on 4 pieces is ")
+    assert record.notes[0].startswith("No BOS was put in front, but with one the loss on the first ")
     assert record.notes[0].endswith("this model wants it. Use bos=True (or --bos).")
     assert probed(model, text, tokenizer=Numbers(), batch_size=1).notes[0] == record.notes[0]
     record = probed(model, text, tokenizer=Numbers(), bos=True)

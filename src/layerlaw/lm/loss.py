@@ -23,6 +23,7 @@ from layerlaw.lm.blocks import explained
 from layerlaw.lm.pieces import GOLDEN, Pieces, evenly
 from layerlaw.lm.tasks import TokenBatch, token_inputs
 from layerlaw.lm.weights import head_module, vocabulary_of, weight_count
+from layerlaw.wording import counted
 
 ENOUGH = 2048  # tokens: the mean is known to about a tenth of a nat
 LEAST = 256  # tokens, however short the text
@@ -336,7 +337,8 @@ def bos_note(
     before, after = float(without.mean()), float(put.mean())
     if not bool((put < without).all()) or after > (1 - BOS_GAIN) * before:
         return ""
-    better = f"with one the loss on {len(long)} piece{'s' * (len(long) > 1)} is {after:.2f} instead of {before:.2f}"
+    tried = f"the first {size} tokens of {counted(len(long), 'piece')}"
+    better = f"with one the loss on {tried} is {after:.2f} instead of {before:.2f}"
     return f"No BOS was put in front, but {better}: this model wants it. Use bos=True (or --bos)."
 
 
