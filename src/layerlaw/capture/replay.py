@@ -136,19 +136,3 @@ def repeats(network: nn.Module) -> bool:
         if one.training or one._forward_hooks or one._forward_pre_hooks or "forward" in vars(one):
             return False
     return True
-
-
-def can_be_recorded(operation: Any, tensors: Sequence[Tensor], device: torch.device) -> bool:
-    """Whether an operation does the same with all numbers: it gives none to Python, draws none, stays on the device.
-
-    >>> can_be_recorded(torch.ops.aten.relu.default, [torch.zeros(2)], torch.device("cpu"))
-    True
-    >>> can_be_recorded(torch.ops.aten.nonzero.default, [torch.zeros(2)], torch.device("cpu"))
-    False
-    """
-    if getattr(operation, "namespace", "") != "aten" or UNSTEADY & set(operation.tags):
-        return False
-    return all(tensor.device == device for tensor in tensors)
-
-
-UNSTEADY = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.nondeterministic_seeded}

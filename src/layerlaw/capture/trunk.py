@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layerlaw.capture.replay import RECORDED, can_be_recorded
+from layerlaw.capture.replay import RECORDED
 
 if TYPE_CHECKING:
     from layerlaw.capture.hooks import Call
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SAME_VALUES = ("clone", "_unsafe_view", "_reshape_copy", "lift_fresh", "cat")  # of one tensor they give what they get
 OVERWRITE = ("copy_", "zero_", "fill_")  # what was there before does not matter
 PRODUCTS = ("mm", "mv", "matmul")  # how the names of matrix products end; "conv" and "linear" may be anywhere in a name
+BY_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 UNREACHED = "the output does not come from the input by operations of torch alone"
 
 
@@ -90,7 +91,8 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             self._write(operation, args, kwargs, given, result)
             if self.steady:
-                self.steady = can_be_recorded(func, _tensors((*args, result), kwargs), self._device)
+                here = all(tensor.device == self._device for tensor in _tensors((*args, result), kwargs))
+                self.steady = operation.steady and here
         except Exception as error:
             self.trouble, self.steady = f"{type(error).__name__} at {func}", False
         return result
@@ -333,6 +335,7 @@ class Operation(NamedTuple):
     shape_only: bool  # it takes the shape of its input only
     product: bool
     by_numbers: bool  # it tells numbers to Python, or the shape of what it gives depends on numbers
+    steady: bool  # it is torch's own, and does the same with all numbers: none decides, none is drawn
     writes: tuple[tuple[int, str], ...]  # the places and names of arguments that it overwrites
 
     def overwritten(self, args: Any, kwargs: Any) -> list[Tensor]:
@@ -345,10 +348,12 @@ class Operation(NamedTuple):
 def _operation(func: Any) -> Operation:
     name = str(getattr(func, "overloadpacket", func).__name__)
     product = "conv" in name or "linear" in name or name.endswith(PRODUCTS)
-    tags, schema = getattr(func, "tags", None) or (), getattr(func, "_schema", None)
+    tags, schema = set(getattr(func, "tags", None) or ()), getattr(func, "_schema", None)
     # functions that are operations, such as flex_attention, have no schema
     arguments = list(enumerate(schema.arguments)) if schema is not None else []
     writes = [(i, one.name) for i, one in arguments if one.alias_info is not None and one.alias_info.is_write]
-    by_numbers = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    by_numbers = bool(BY_NUMBERS & tags)
+    drawn = torch.Tag.nondeterministic_seeded in tags
+    steady = getattr(func, "namespace", "") == "aten" and not (by_numbers or drawn)
     shape_only = name.startswith("new_") or name.endswith("_like")
-    return Operation(name, shape_only, product, by_numbers, tuple(writes))
+    return Operation(name, shape_only, product, by_numbers, steady, tuple(writes))
