@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -30,12 +30,18 @@ RECIPE = Recipe(Shape(6, (8, 8), 3), epochs=8, batch_size=15, learning_rate=0.02
 class Sampled:
     """A study that draws at random, with the methods of Optuna's that the search calls."""
 
-    def __init__(self, **how: Any) -> None:
-        self.random = random.Random(how.get("seed", 0))
+    told: ClassVar[list[tuple[int, float]]] = []
 
-    def optimize(self, objective: Any, n_trials: int) -> None:
-        for number in range(n_trials):
-            objective(types.SimpleNamespace(number=number, suggest_float=self.number, suggest_categorical=self.one))
+    def __init__(self, **how: Any) -> None:
+        self.random, self.asked = random.Random(how.get("seed", 0)), 0
+        self.told.clear()
+
+    def ask(self) -> Any:
+        self.asked += 1
+        return types.SimpleNamespace(number=self.asked - 1, suggest_float=self.number, suggest_categorical=self.one)
+
+    def tell(self, trial: Any, value: float) -> None:
+        self.told.append((trial.number, value))
 
     def number(self, name: str, low: float, high: float, *, log: bool) -> float:
         assert (name, log) == ("alpha", True)
@@ -75,9 +81,24 @@ def test_the_best_trial_on_held_back_training_samples_is_chosen(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("stand_in")
+def test_several_trials_at_a_time_are_those_of_one_after_the_other(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"trials": 4, "share": 0.25, "alphas": (1e-4, 1e-1), "progress": False}
+    alone = svsl_search(RECIPE, samples(), **how)
+    told = list(Sampled.told)
+    assert [number for number, _ in told] == [0, 1, 2, 3]
+    assert [value for _, value in told] == [trial.accuracy for trial in alone.trials]
+    together = svsl_search(RECIPE, samples(), workers=3, folder=tmp_path, **how)
+    assert together == alone  # this study draws the same, whatever it was told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trial-0", "trial-2"]  # 2 with the plain one, then 2
+    assert not any(path.stat().st_size > 100_000 for path in tmp_path.rglob("*.pt"))  # numbers, not networks
+
+
+@pytest.mark.usefixtures("stand_in")
 def test_bad_searches_are_answered() -> None:
     with pytest.raises(InputError, match="trials: expected"):
         svsl_search(RECIPE, samples(), trials=0)
+    with pytest.raises(InputError, match="workers: expected"):
+        svsl_search(RECIPE, samples(), workers=0)
     with pytest.raises(InputError, match="alphas: expected a range of positive numbers"):
         svsl_search(RECIPE, samples(), alphas=(0.0, 1.0))
     with pytest.raises(InputError, match="sites: expected at least two along depth"):
@@ -100,6 +121,7 @@ def test_a_gain_inside_the_noise_is_called_that() -> None:
 
 def test_with_optuna_itself() -> None:
     pytest.importorskip("optuna")
-    found = svsl_search(RECIPE, samples(), trials=2, share=0.25, progress=False)
+    found = svsl_search(RECIPE, samples(), trials=5, workers=2, share=0.25, progress=False)
+    assert len(found.trials) == 5
     assert 5e-8 <= found.alpha <= 5e-5
     assert isinstance(VariabilityCrossEntropy(found.alpha, first=found.first).build(), torch.nn.Module)

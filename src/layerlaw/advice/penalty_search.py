@@ -11,7 +11,7 @@ from typing import Any
 from layerlaw.capture.batches import Batch
 from layerlaw.errors import InputError, LayerlawError, check_whole, needed
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
-from layerlaw.lab.losses import CrossEntropy, plan_sites
+from layerlaw.lab.losses import CrossEntropy, Loss, plan_sites
 from layerlaw.lab.variability import Reduction, VariabilityCrossEntropy, with_logits
 from layerlaw.progress import Progress
 from layerlaw.wording import counted, percent
@@ -83,15 +83,17 @@ def svsl_search(
     share: float = 0.1,
     folder: str | Path | None = None,
     device: str = "cpu",
+    workers: int = 1,
     progress: bool | Progress = True,
 ) -> PenaltySearch:
     """Search α (log scale) and the first site with Optuna's TPE, seeded by the recipe; each trial is one training.
 
     A `share` of the training samples is held back and judges the trials; test samples are not looked at. `sites` are
-    those of the penalty as for `SVSL` (a rule takes the logits too); the first one may be any but the last. With a
+    those of the penalty as for `SVSL` (a rule takes the logits too); the first one may be any but the last. `workers`
+    trials are trained at a time, each by a process of its own; the search then learns from so many at once. With a
     `folder` an interrupted search goes on where it was.
     """
-    check_whole(1, trials=trials)
+    check_whole(1, trials=trials, workers=workers)
     low, high = alphas
     if not 0 < low < high < math.inf:
         raise InputError(f"alphas: expected a range of positive numbers, got {alphas}.")
@@ -104,24 +106,29 @@ def svsl_search(
     schedule = Schedule(batchnorm=("running",), test=True)
     place = None if folder is None else Path(folder)
 
-    def accuracy_of(loss: Any, name: str) -> float | None:
-        kept = None if place is None else place / name
-        how: dict[str, Any] = {"schedule": schedule, "folder": kept, "device": device, "progress": progress}
-        (run,) = sweep([replace(recipe, loss=loss)], {recipe.data: split}, **how)
-        return None if run.diverged is not None else run.measurement(batchnorm="running", split="test").accuracy
-
-    plain = accuracy_of(CrossEntropy(), "plain")
-    found: list[PenaltyTrial] = []
-
-    def objective(trial: Any) -> float:
-        alpha = trial.suggest_float("alpha", low, high, log=True)
-        first = trial.suggest_categorical("first", names)
-        loss = VariabilityCrossEntropy(alpha, first=first, reduction=reduction, where=where)
-        found.append(PenaltyTrial(alpha, first, accuracy_of(loss, f"trial-{trial.number}")))
-        return found[-1].accuracy or 0.0
+    def accuracies_of(losses: Sequence[Loss], name: str) -> list[float | None]:
+        how: dict[str, Any] = {"schedule": schedule, "device": device, "progress": progress, "networks": False}
+        how |= {"folder": place and place / name, "workers": workers if workers > 1 else None}
+        runs = sweep([replace(recipe, loss=loss) for loss in losses], {recipe.data: split}, **how)
+        return [
+            None if run.diverged is not None else run.measurement(batchnorm="running", split="test").accuracy
+            for run in runs
+        ]
 
     sampler = optuna.samplers.TPESampler(seed=recipe.seed, n_startup_trials=RANDOM_TRIALS)
-    optuna.create_study(direction="maximize", sampler=sampler).optimize(objective, n_trials=trials)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    found: list[PenaltyTrial] = []
+    plain: float | None = None
+    while len(found) < trials:
+        others: list[Loss] = [] if found else [CrossEntropy()]  # without the penalty: beside the first trials
+        asked = [study.ask() for _ in range(min(max(1, workers - len(others)), trials - len(found)))]
+        drawn = [(t.suggest_float("alpha", low, high, log=True), t.suggest_categorical("first", names)) for t in asked]
+        losses = [VariabilityCrossEntropy(a, first=first, reduction=reduction, where=where) for a, first in drawn]
+        accuracies = accuracies_of([*others, *losses], f"trial-{asked[0].number}")
+        plain = accuracies.pop(0) if others else plain
+        for trial, (alpha, first), accuracy in zip(asked, drawn, accuracies, strict=True):
+            study.tell(trial, accuracy or 0.0)
+            found.append(PenaltyTrial(alpha, first, accuracy))
     known = [trial for trial in found if trial.accuracy is not None]
     if not known:
         raise LayerlawError(f"search: all {trials} trials diverged. Use a lower learning rate, or smaller alphas.")

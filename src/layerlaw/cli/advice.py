@@ -226,6 +226,7 @@ def svsl_search(
     trials: Annotated[int, Option(help="Trainings of the search, beside one without the penalty.")] = 12,
     reduction: Annotated[str, Option(help="authors (summed over the batch) or paper (averaged).")] = "authors",
     sites: Annotated[str, Option(help="Sites of the penalty: auto, blocks, layers, or names with commas.")] = "auto",
+    workers: Annotated[int, Option(help="Trials trained at a time, each by a process of its own.")] = 1,
 ) -> None:
     """How strong should SVSL be, and from which layer on? Searched with Optuna on images held back from training.
 
@@ -236,6 +237,7 @@ def svsl_search(
     folder = None if options.out is None else options.out / "search"
     chosen: Any = tuple(sites.split(",")) if "," in sites else sites
     how: dict[str, Any] = {"reduction": reduction, "sites": chosen, "trials": trials, "share": options.validation}
+    how["workers"] = workers
     found = search_penalty(options.recipe(), options.samples(), folder=folder, device=options.device, **how)
     screen, plain = console(options.as_json), found.to_dict()
     rows = [["α", "first site", "validation accuracy"], ["0", "–", percent(found.plain, 2)]]
