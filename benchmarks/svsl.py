@@ -1,9 +1,12 @@
 """What SVSL costs: a plain training step, one with SVSL at all six sites of ResNet18, and the published way.
 
     python benchmarks/svsl.py --size 16 --rounds 7
+    python benchmarks/svsl.py --device cuda --size 32 --rounds 30 --recorded   # steps as CUDA graphs, as sweeps have them
+    python benchmarks/svsl.py --device cuda --course                           # how long 350 epochs take, from a few of them
 
 The published way runs the network once more for every site. The three kinds of steps take turns within one run; ratios are
-medians of paired rounds, of the time by the clock and of the processor's (which other programs disturb less).
+medians of paired rounds, of the time by the clock and of the processor's (which other programs disturb less). A course is
+that of `layerlaw reproduce svsl_cifar10` or `svsl_mnist`: so many images (random ones), measured 30 times on the way.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import layerlaw as ll
-from layerlaw.lab import Architecture
+from layerlaw.experiments.collapse.svsl import EPOCHS, MEASURED, PUBLISHED
+from layerlaw.lab import Architecture, CrossEntropy, Recipe, Samples, Schedule
+from layerlaw.lab.training import SingleEngine
+from layerlaw.lab.variability import VariabilityCrossEntropy
 
 SITES = ("stage1", "stage2", "stage3", "stage4", "average", "classifier")
 ALPHA = 1e-5
@@ -54,8 +60,7 @@ def steps(name: str, size: int, batch: int, device: str) -> dict[str, Callable[[
             optimizer.zero_grad()
             loss_of().backward()
             optimizer.step()
-            if device != "cpu":
-                torch.cuda.synchronize()
+            waited(device)
 
         return run
 
@@ -72,8 +77,73 @@ def steps(name: str, size: int, batch: int, device: str) -> dict[str, Callable[[
     }
 
 
-def measured(name: str, size: int, batch: int, rounds: int, device: str, only: set[str]) -> dict[str, object]:
-    kinds = {kind: run for kind, run in steps(name, size, batch, device).items() if kind in only}
+def waited(device: str) -> float:
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def random_images(n: int, channels: int, size: int) -> Samples:
+    x, y = torch.randn(n, channels, size, size), torch.arange(n) % 10
+    return Samples.of((x, y), (x[: n // 6], y[: n // 6]))
+
+
+def recorded_steps(name: str, size: int, batch: int, device: str) -> dict[str, Callable[[], None]]:
+    """Ten steps of the lab's trainer at a time, which records them on CUDA."""
+    samples = random_images(10 * batch, 3, size)
+
+    def epoch(loss: CrossEntropy | VariabilityCrossEntropy) -> Callable[[], None]:
+        recipe = Recipe(Architecture.named(name), optimizer="momentum", batch_size=batch, loss=loss, learning_rate=0.01)
+        engine = SingleEngine(recipe, samples, Schedule(), device=device)
+
+        def run() -> None:
+            engine.train_epoch(0)
+            waited(device)
+
+        return run
+
+    penalty = VariabilityCrossEntropy(ALPHA, reduction="authors", where=SITES)
+    return {"plain": epoch(CrossEntropy()), "svsl": epoch(penalty)}
+
+
+def course(data: str, epochs: int, device: str, images: int, precision: str | None) -> dict[str, object]:
+    """Seconds of a whole training with its measurements, from a few epochs and one measurement."""
+    about = PUBLISHED[data]
+    channels, n = (3, 50_000) if data == "cifar10" else (1, 60_000)
+    samples = random_images(images or n, channels, about.size)
+    network = Architecture.named(about.network, inputs=channels)
+    found: dict[str, object] = {"data": data, "images": len(samples.labels), "device": device}
+    penalty = VariabilityCrossEntropy(about.alpha, first=about.first, reduction="authors", where=SITES)
+    for kind, loss in (("plain", CrossEntropy()), ("svsl", penalty)):
+        recipe = Recipe(network, optimizer="momentum", loss=loss, learning_rate=1e-4, precision=precision)
+        schedule = Schedule(batchnorm=("running",), test=True, collapse=True, sites=SITES)
+        began = waited(device)
+        engine = SingleEngine(recipe, samples, schedule, device=device)
+        engine.train_epoch(0)
+        start = waited(device)
+        for _ in range(epochs):
+            engine.train_epoch(0)
+        trained = waited(device)
+        engine.measure(0)
+        first = waited(device)
+        engine.measure(0)
+        ended = waited(device)
+        each, measuring = (trained - start) / epochs, ended - first
+        whole = start - began + EPOCHS * each + len(MEASURED) * measuring
+        found[kind] = {
+            "start_s": round(start - began, 1),
+            "epoch_s": round(each, 3),
+            "measurement_s": round(measuring, 2),
+        }
+        found[kind] |= {"whole_s": round(whole, 1), "how": engine.how}
+    return found
+
+
+def measured(
+    name: str, size: int, batch: int, rounds: int, device: str, only: set[str], recorded: bool
+) -> dict[str, object]:
+    some = (recorded_steps if recorded else steps)(name, size, batch, device)
+    kinds = {kind: run for kind, run in some.items() if kind in only}
     for run in kinds.values():
         run()  # the dry run, and memory
     wall: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -104,6 +174,15 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="plain,svsl,published", help="the kinds of steps to compare")
+    parser.add_argument("--recorded", action="store_true", help="steps of the lab's trainer, recorded on CUDA")
+    parser.add_argument("--course", action="store_true", help="the whole training of CIFAR-10 and of 28×28 images")
+    parser.add_argument("--epochs", type=int, default=4, help="of a course, timed")
+    parser.add_argument("--images", type=int, help="of a course", default=0)
     given = parser.parse_args()
-    kinds = set(given.only.split(","))
-    print(json.dumps(measured(given.network, given.size, given.batch, given.rounds, given.device, kinds), indent=1))
+    if given.course:
+        precision = None if given.device == "cpu" else "bf16"
+        for data, how in (("cifar10", None), ("cifar10", precision), ("mnist", None), ("mnist", precision)):
+            print(json.dumps(course(data, given.epochs, given.device, given.images, how)), flush=True)
+    else:
+        about = (given.network, given.size, given.batch, given.rounds, given.device)
+        print(json.dumps(measured(*about, set(given.only.split(",")), given.recorded), indent=1))
