@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import layerlaw as ll
-from layerlaw.advice import EarlyExit
-from layerlaw.advice.exits import _Held, limits_within, simulated
-from layerlaw.advice.readouts import Readout
-from layerlaw.errors import DataError, InputError, LabelError
+from layerlaw.advice import EarlyExit, exit_network
+from layerlaw.advice.exit_report import _speeds
+from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
+from layerlaw.capture.batches import Batch
+from layerlaw.errors import CaptureError, DataError, InputError, LabelError
 from layerlaw.stats import ClassSums
 
 
@@ -126,9 +127,14 @@ def test_layers_are_counted_and_times_are_shares_of_the_whole(found: EarlyExit) 
     assert report.layers == 7
     assert set(report.sites[0].time) == {1, 64}
     assert report.sites[0].time[64] < report.sites[-1].time[64]
-    gone = 7 - int(report.static["centers"].layers)
-    said = (f"The last {gone} of 7 layers can go: test accuracy", "Nothing to gain")
-    assert report.sentence.startswith(said)
+    one, where = report.static["centers"], f"(exit at '{found.site}' by the nearest class center): test accuracy"
+    raw = replace(report, static={"centers": replace(one, faster={})})
+    assert raw.sentence.startswith(f"The raw input decides, without any of the 7 layers {where}")
+    deeper = replace(report, static={"centers": replace(one, layers=4, faster={})})
+    assert deeper.sentence.startswith(f"The last 3 of 7 layers can go {where}")
+    row = next(site for site in report.sites if site.name == one.site)
+    assert one.faster == {size: pytest.approx(1 / share) for size, share in row.time.items()}  # the table's own rounds
+    assert all(low <= one.faster[size] <= high for size, (low, high) in one.between.items())
 
 
 def test_single_samples_leave_and_the_others_go_on_alone(trained: Counted) -> None:
@@ -163,7 +169,7 @@ def test_thresholds_hold_their_budget_on_the_half_that_chose_them() -> None:
     margin = torch.rand(2, n, generator=g, dtype=torch.float64)
     wrong = torch.rand(2, n, generator=g) > margin  # the surer, the more often right
     top = torch.where(wrong, (y + 1) % 4, y)
-    half = _Held(y, y.clone(), {"centers": (top, margin)}, torch.ones(n, dtype=torch.bool))
+    half = Held(y, y.clone(), {"centers": (top, margin)}, torch.ones(n, dtype=torch.bool))
     left = []
     for budget in (0.0, 0.05, 0.2):
         limits = limits_within(half, "centers", [0, 1], budget)
@@ -232,7 +238,7 @@ def test_one_score_for_two_classes_and_models_of_several_inputs_have_exits() -> 
     assert found.site == found.report.sites[0].name
     with torch.no_grad():
         assert found(left=x, right=-0.5 * x).shape == (200, 2)
-    assert any("Single samples cannot leave" in note for note in found.report.notes)
+    assert any(note.endswith("would still be of the whole batch.") for note in found.report.notes)
     assert found.report.per_sample == {}
 
 
@@ -258,7 +264,10 @@ def test_a_tolerance_that_no_layer_meets_is_an_answer() -> None:
     assert found.site is None
     assert "centers" not in found.report.static
     best = max(site.choosing["centers"] for site in found.report.sites)
-    said = "Nothing to gain here: on the half that chooses no site is within 0 points of the network (100%); nearest: "
+    said = (
+        "Nothing to gain here (nearest class center): on the half that chooses no site is within 0 points of the network "
+        "(100%); nearest: "
+    )
     assert found.report.sentence == (
         f"{said}'second' with {100 * best:.1f}%, {100 - 100 * best:.1f} points below."
     )  # fmt: skip
@@ -288,7 +297,134 @@ def test_a_residual_network_lets_single_samples_leave_behind_its_blocks_only() -
     blocks = ll.early_exit(net, data, test=test, sites="blocks", times=()).report
     assert not any("cannot leave" in note for note in blocks.notes)
     inside = ll.early_exit(net, data, test=test, sites=["0.a", "1"], times=()).report
-    assert any("Single samples cannot leave at '0.a'" in note for note in inside.notes)
+    why = "it lies on a branch, and what it is joined with later would still be of the whole batch"
+    assert f"Single samples cannot leave at '0.a': {why}." in inside.notes
+
+
+@pytest.mark.parametrize("by", ["centers", "linear", "best"])
+def test_the_headline_is_about_the_exit_that_is_returned(trained: Counted, by: str) -> None:
+    found = ll.early_exit(trained, samples(400, 1), test=samples(600, 2), tolerance=0.02, by=by, times=())
+    report = found.report
+    words = {"centers": "nearest class center", "linear": "linear read-out"}[found.kind]
+    assert report.kind == found.kind == (by if by != "best" else found.kind)
+    assert f"(exit at '{found.site}' by the {words}): test accuracy" in report.sentence
+    drop = report.static[found.kind].drop
+    assert f"{-100 * drop:+.1f} points".replace("-", "−") in report.sentence
+    others = ("With class means instead of a linear read-out", "With a linear read-out instead of class means")
+    assert report.findings[0].startswith(others[found.kind == "centers"])
+
+
+def test_the_best_of_two_exits_at_one_site_is_the_more_accurate() -> None:
+    """Two classes on two lines that cross: a linear read-out tells them better than class means, at the same site."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(1200) % 2
+    x = torch.randn(1200, 2, generator=g) * torch.tensor([1.0, 8.0])
+    x[:, 0] += 1.5 * y - 0.75 + 0.4 * x[:, 1]
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    found = ll.early_exit(net, (x[:600], y[:600]), test=(x[600:], y[600:]), tolerance=0.99, by="best", times=())
+    first = found.report.sites[0]
+    assert {one.site for one in found.report.static.values()} == {first.name}
+    assert first.choosing["linear"] > first.choosing["centers"]
+    assert found.kind == found.report.kind == "linear"
+    assert "The raw input decides, without any of the 2 layers (exit at '0' by the linear" in found.report.sentence
+
+
+def test_a_linear_exit_that_could_not_be_trained_is_told(trained: Counted) -> None:
+    found = ll.early_exit(trained, samples(16, 1), test=samples(100, 2), by="linear", times=())
+    assert found.report.sentence == "Nothing to gain here: no linear read-out was trained."
+    assert found.site is None
+
+
+class Normed(nn.Module):
+    """Residual blocks, a norm, a mean over tokens, a classifier: nothing with a weight matrix in front of the latter."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(6), nn.Linear(6, 12), nn.Linear(12, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.down(self.up(self.norm(x)).relu())
+
+    def __init__(self, normed: bool = True) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(self.Block() for _ in range(4)))
+        self.norm, self.head = nn.LayerNorm(6) if normed else nn.Identity(), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(x.unflatten(1, (2, 6)))).mean(1))
+
+
+def test_what_the_classifier_reads_is_an_exit_unless_it_is_the_last_block_again() -> None:
+    torch.manual_seed(0)
+    data, test = samples(200, 1), samples(300, 2)
+    names = [site.name for site in ll.early_exit(Normed().eval(), data, test=test, times=()).report.sites]
+    assert names == ["input", *(f"blocks.{i}" for i in range(4)), "head"]
+    how = {"test": test, "times": (), "reduce": "mean"}
+    names = [site.name for site in ll.early_exit(Normed(normed=False).eval(), data, **how).report.sites]
+    assert names[-1] == "blocks.3"
+
+
+def test_an_exit_gives_no_scores_for_no_samples(found: EarlyExit, trained: Counted) -> None:
+    class Reshaped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = trained
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.reshape(len(x), -1))
+
+    x, _ = samples(0, 1)
+    assert found(x).shape == (0, 4)
+    assert found.exits.shape == (0,)
+    assert ll.early_exit(Reshaped(), samples(200, 1), test=samples(200, 2), times=())(x).shape == (0, 4)
+
+
+def test_times_of_a_machine_that_stalls_are_medians_with_their_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps while the whole network runs, in two of five rounds: the exit is no faster for it."""
+    calls = {"now": 0.0, "whole": 0}
+    monkeypatch.setattr(exit_network.time, "perf_counter", lambda: calls["now"])
+
+    class Takes(nn.Module):
+        def __init__(self, seconds: float) -> None:
+            super().__init__()
+            self.seconds = seconds
+
+        def forward(self, x: Tensor) -> Tensor:
+            calls["whole"] += self.seconds == 1
+            calls["now"] += self.seconds * (1000 if self.seconds == 1 and calls["whole"] % 4 == 3 else 1)
+            return x
+
+    batch = Batch((torch.zeros(2, 1),), {}, torch.zeros(2, dtype=torch.long))
+    one = exit_network.compared(Takes(1.0), {"a": Takes(0.25)}, batch, 2)["a"]
+    assert (one.share, one.low, one.high, one.wild) == (0.25, 0.25, 0.25, False)
+    monkeypatch.setattr(exit_network, "ROUNDS", (5, 5))
+    uneven = iter([1, 1, 1, 2, 8, 8, 8, 1, 1, 1, 1, 1])
+
+    class Uneven(Takes):
+        def forward(self, x: Tensor) -> Tensor:
+            calls["now"] += next(uneven)
+            return x
+
+    assert exit_network.compared(Takes(1.0), {"a": Uneven(0.0)}, batch, 2)["a"].wild
+
+
+def test_a_rough_speed_is_told_with_its_range(found: EarlyExit) -> None:
+    one = found.report.static["centers"]
+    steady = replace(one, faster={1: 13.04}, between={1: (12.9, 13.3)})
+    rough = replace(one, faster={1: 2.5, 64: 0.5}, between={1: (1.8, 4.1), 64: (0.25, 0.6)})
+    assert _speeds(steady) == ["13× faster (batch 1)"]
+    assert _speeds(rough) == [
+        "about 2.5× faster (batch 1; 1.8 to 4.1× in half of the rounds)",
+        "about 2.0× slower (batch 64; 1.7 to 4.0× in half of the rounds)",
+    ]
+
+
+def test_labels_that_are_numbered_otherwise_are_told(trained: Counted) -> None:
+    turn = torch.tensor([1, 2, 3, 0])
+    data, test = ((x, turn[y]) for x, y in (samples(400, 1), samples(600, 2)))
+    notes = ll.early_exit(trained, data, test=test, times=()).report.notes
+    assert any("decides hardly better than by chance" in n and "labels numbered otherwise" in n for n in notes)
 
 
 def test_without_test_data_parts_of_the_data_choose_and_judge(trained: Counted) -> None:
@@ -309,7 +445,8 @@ def test_no_site_within_the_tolerance_says_on_which_half_and_with_digits_that_sh
     about = {**report.provenance, "accuracy_choosing": 189 / 192}
     none = replace(report, sites=tuple(sites), static={}, tolerance=0.01, provenance=about)
     assert none.sentence == (
-        "Nothing to gain here: on the half that chooses no site is within 1 point of the network (98.4%); "
+        "Nothing to gain here (nearest class center): on the half that chooses no site is within 1 point of the network "
+        "(98.4%); "
         "nearest: 'b' and 'c' with 97.4%, 1.04 points below."
     )
     assert "of the half that judges" in str(none)
@@ -335,6 +472,8 @@ def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_p
         ({"tolerance": float("nan")}, InputError, "tolerance: expected a share"),
         ({"by": "magic"}, InputError, "by: expected one of centers, linear, best"),
         ({"within": "loss"}, InputError, "within: expected one of accuracy, agreement"),
+        ({"scores": None}, InputError, "scores: expected .* got None: the network's decisions are needed"),
+        ({"sites": ["head"]}, CaptureError, "expected one before the class scores, got 'head': these are the logits"),
     ],
 )
 def test_bad_settings_are_answered(trained: Counted, how: dict, error: type, words: str) -> None:

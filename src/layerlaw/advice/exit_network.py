@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from layerlaw.advice.readouts import ExitKind, Readout, check_about, checked_readout
 from layerlaw.capture.batches import Batch
-from layerlaw.capture.modules import entering, modules_of, tensors_in
+from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
 from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import Scores
@@ -32,8 +32,24 @@ if TYPE_CHECKING:
     from layerlaw.advice.exit_report import ExitReport
 
 FORMAT, VERSION = "layerlaw early exit", 1
-SECONDS = 8.0  # that one comparison of times may take, beyond its three rounds
+SECONDS = 8.0  # that one comparison of times may take, beyond its first rounds
+ROUNDS = (5, 30)  # of one comparison: at least and at most
+WILD = 3.0  # times: so far apart the middle half of rounds must not lie for a speed-up to be trusted
 SHORTEST = 0.02  # seconds that the whole network is timed for at once: other programs interrupt shorter ones unevenly
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Time as a share of the whole network's: the median of paired rounds, and the ends of their middle half."""
+
+    share: float
+    low: float
+    high: float
+
+    @property
+    def wild(self) -> bool:
+        """Whether the rounds disagree too much: other programs were running."""
+        return self.high > WILD * self.low
 
 
 class _Stop(BaseException):
@@ -91,6 +107,11 @@ class EarlyExit(nn.Module):
         """The same under other thresholds."""
         if not self.sites:
             return self._final(self.network(*args, **kwargs))
+        given = main_input(args, kwargs)
+        if given is not None and given.numel() == 0:  # no samples: many layers could not be run at all
+            bias = self.readouts[0].get_buffer("bias")
+            self.exits = torch.zeros(0, dtype=torch.long, device=bias.device)
+            return bias.new_zeros(0, len(bias))
         walk = _Walk(self, self.thresholds if limits is None else limits)
         with walk.hooks():
             try:
@@ -274,8 +295,12 @@ class _Walk:
         return scores[order]
 
 
-def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, size: int) -> dict[str, float]:
-    """Time of each run as a share of the whole network's: medians of paired rounds in which they take turns."""
+def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, size: int) -> dict[str, Timing]:
+    """Time of each run as a share of the whole network's: medians of paired rounds in which they take turns.
+
+    The whole network opens and closes every round, and the shorter of its two times counts: one that another program held up
+    would make all exits of that round look fast.
+    """
     singles = 1 if size > 1 else min(8, len(example.labels))
     n = len(example.labels)
     inputs = [example.at(torch.arange(i * size, (i + 1) * size) % n) for i in range(singles)]
@@ -291,11 +316,16 @@ def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, si
     for net in (whole, *runs.values()):
         seconds(net)
     inputs *= min(64, 1 + int(SHORTEST / max(seconds(whole), 1e-6)))
-    taken: dict[str, list[float]] = {name: [] for name in ("", *runs)}
+    ratios: dict[str, list[float]] = {name: [] for name in runs}
+    least, most = ROUNDS
     started = time.perf_counter()
-    while len(taken[""]) < 3 or (len(taken[""]) < 30 and time.perf_counter() - started < SECONDS):
-        order = [("", whole), *runs.items()]
-        for name, net in order if len(taken[""]) % 2 else reversed(order):
-            taken[name].append(seconds(net))
-    base = taken.pop("")
-    return {name: statistics.median(a / b for a, b in zip(mine, base, strict=True)) for name, mine in taken.items()}
+    for i in range(most):
+        if i >= least and time.perf_counter() - started > SECONDS:
+            break
+        opening = seconds(whole)
+        taken = {name: seconds(runs[name]) for name in (runs if i % 2 else reversed(list(runs)))}
+        base = min(opening, seconds(whole))
+        for name, own in taken.items():
+            ratios[name].append(own / base)
+    quarters = {name: statistics.quantiles(found, n=4, method="inclusive") for name, found in ratios.items()}
+    return {name: Timing(middle, low, high) for name, (low, middle, high) in quarters.items()}

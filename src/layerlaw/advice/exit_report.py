@@ -17,6 +17,7 @@ from layerlaw.wording import counted, joined, minus, percent
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
 WORTH_IT = 1.05  # times faster: less is nothing to gain
+STEADY = 1.3  # times: where the middle half of the rounds lies further apart, it is told
 NO_TEST = (
     "Judged without test data, on samples held back from the same data, which the network may have been trained on."
 )
@@ -54,6 +55,8 @@ class Realized:
     """Times faster than the whole network, by batch size."""
     shares: tuple[float, ...] = ()
     """Of samples that leave at each exit, and at the end; of per-sample exits only."""
+    between: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """Of `faster`: where the middle half of the rounds lies."""
 
 
 @dataclass(frozen=True)
@@ -85,29 +88,37 @@ class ExitReport(Shown):
     provenance: Mapping[str, Any]
     tested: bool = True
     """Whether test data chose and judged; else samples of the same data did, held back from the class means."""
+    kind: ExitKind = "centers"
+    """What decides at the exit that was returned."""
 
     @property
     def sentence(self) -> str:
-        """The answer for nearest centers; first of all, where it is so, that no test data judged it."""
+        """The answer for the exit that was chosen; first of all, where it is so, that no test data judged it."""
         return self._answer() if self.tested else f"{NO_TEST} {self._answer()}"
 
     def _answer(self) -> str:
-        found = self.static.get("centers")
+        found, own = self.static.get(self.kind), KINDS[self.kind]
+        if self.kind not in self.sites[0].choosing:
+            return f"Nothing to gain here: no {own} was trained."
         if found is None:
-            return f"Nothing to gain here: {self._nearest('centers')}."
+            return f"Nothing to gain here ({own}): {self._nearest(self.kind)}."
         gone = self.layers - int(found.layers)
         faster = max(found.faster.values(), default=None)
-        times = [_speed(size, speed) for size, speed in sorted(found.faster.items())]
+        times = _speeds(found)
         if gone == 0 or (faster is not None and faster < WORTH_IT):
             first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"
             saved = f"{counted(gone, 'layer')} less"
-            return f"Nothing to gain here: {', '.join([first, saved, *times])}."
+            return f"Nothing to gain here ({own}): {', '.join([first, saved, *times])}."
         lost = (
             f"{'test ' * self.tested}accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
         )
         more = f"; more than the {points(self.tolerance)} it was chosen for"
         broken = self.within == "accuracy" and found.drop - found.error > self.tolerance
-        return f"The last {gone} of {self.layers} layers can go: {', '.join([lost, *times])}{more * broken}."
+        raw = "embedded" if str(found.site).startswith("embedded") else "raw"
+        most = f"the last of the {self.layers} layers" if gone == 1 else f"the last {gone} of {self.layers} layers"
+        what = f"{most} can go" if found.layers else f"the {raw} input decides, without any of the {self.layers} layers"
+        where = f"exit at '{found.site}' by the {own}"
+        return f"{what[0].upper()}{what[1:]} ({where}): {', '.join([lost, *times])}{more * broken}."
 
     def _nearest(self, kind: ExitKind) -> str:
         """Which sites come nearest to the network: by what chooses where that is accuracy, else by what is known of it."""
@@ -131,10 +142,12 @@ class ExitReport(Shown):
     def findings(self) -> list[str]:
         """The rival, and exits of single samples."""
         out = []
-        if "linear" in self.sites[0].choosing:
-            rival = self.static.get("linear")
-            said = f"none: {self._nearest('linear')}" if rival is None else f"at '{rival.site}', {_result(rival)}"
-            out.append(f"With a linear read-out instead of class means the first exit is {said}.")
+        for other in (kind for kind in self.sites[0].choosing if kind != self.kind):
+            rival = self.static.get(other)
+            said = f"none: {self._nearest(other)}" if rival is None else f"at '{rival.site}', {_result(rival)}"
+            both = ("class means", "a linear read-out")
+            mine, theirs = both if other == "linear" else reversed(both)
+            out.append(f"With {theirs} instead of {mine} the first exit is {said}.")
         for kind in self.sites[0].choosing:
             words = "nothing to gain"
             if (own := self.per_sample.get(kind)) is not None:
@@ -218,10 +231,23 @@ def points(share: float, *, beyond: float | None = None) -> str:
 
 def _result(one: Realized) -> str:
     lost = f"accuracy {minus(f'{-100 * one.drop:+.1f}')} points"
-    return ", ".join([lost, *(_speed(size, speed) for size, speed in sorted(one.faster.items()))])
+    return ", ".join([lost, *_speeds(one)])
 
 
-def _speed(size: int, speed: float) -> str:
-    if speed >= WORTH_IT:
-        return f"{speed:.1f}× faster (batch {size})"
-    return f"no faster (batch {size})" if speed > 1 / WORTH_IT else f"{1 / speed:.1f}× slower (batch {size})"
+def _speeds(one: Realized) -> list[str]:
+    """By batch size how much faster; where rounds differ, about how much, and where their middle half lies."""
+    said = []
+    for size, speed in sorted(one.faster.items()):
+        low, high = one.between.get(size, (speed, speed))
+        if 1 / WORTH_IT < speed < WORTH_IT:
+            said.append(f"no faster (batch {size})")
+            continue
+        word, ends = ("faster", (low, high)) if speed > 1 else ("slower", (1 / high, 1 / low))
+        rough = high > STEADY * low
+        range_ = f"; {_times(ends[0])} to {_times(ends[1])}× in half of the rounds" * rough
+        said.append(f"{'about ' * rough}{_times(max(speed, 1 / speed))}× {word} (batch {size}{range_})")
+    return said
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.1f}" if factor < 10 else f"{factor:.0f}"

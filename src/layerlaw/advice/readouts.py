@@ -1,8 +1,10 @@
-"""What decides at an exit, class means or a linear read-out; and what a file of exits may hold."""
+"""What decides at an exit, class means or a linear read-out; from which margin on a sample leaves; what a file may hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -28,6 +30,8 @@ from layerlaw.stats.precision import at_least_float32
 ExitKind = Literal["centers", "linear"]
 STRENGTHS = (1e-1, 1e-3)  # of the L2 penalty of a linear read-out; a fifth of its data chooses
 ITERATIONS = 40  # of L-BFGS, per strength
+BUDGETS = (0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # accuracy that those who leave at one exit may lose
+FEWEST = 20  # samples that must leave at an exit for its threshold to mean something
 
 
 class Readout(nn.Module):
@@ -93,6 +97,70 @@ def _logistic(x: Tensor, y: Tensor, start: Tensor, strength: float) -> Tensor:
 
         optimizer.step(loss)  # type: ignore[no-untyped-call]
     return weight.detach()
+
+
+@dataclass(frozen=True)
+class Held:
+    """Decisions on the held-out samples: labels and the network's (n,); by kind, of every site, class and margin (s, n)."""
+
+    labels: Tensor
+    network: Tensor
+    found: dict[ExitKind, tuple[Tensor, Tensor]]
+    chooses: Tensor
+
+    def half(self, chooses: bool) -> Held:
+        """The samples that choose, or those that judge."""
+        rows = (self.chooses == chooses).nonzero().squeeze(1)
+        found = {kind: (a[:, rows], b[:, rows]) for kind, (a, b) in self.found.items()}
+        return Held(self.labels[rows], self.network[rows], found, self.chooses[rows])
+
+    @property
+    def right(self) -> Tensor:
+        """1 where the network decides rightly (n,)."""
+        return (self.network == self.labels).double()
+
+
+def limits_within(half: Held, kind: ExitKind, usable: Sequence[int], budget: float) -> dict[int, float]:
+    """Margins from which on samples leave: those who leave at one exit lose at most so much accuracy, on this half."""
+    top, margin = half.found[kind]
+    there, limits = torch.ones(len(half.labels), dtype=torch.bool), {}
+    for j in usable:
+        lost = half.right - (top[j] == half.labels).double()
+        rows = there.nonzero().squeeze(1)
+        order = rows[margin[j, rows].argsort(descending=True)]
+        n = torch.arange(1, len(order) + 1)
+        mean, square = lost[order].cumsum(0) / n, lost[order].square().cumsum(0) / n
+        error = ((square - mean.square()).clamp_min(0) / n).sqrt()  # of a threshold that suits this half by chance
+        good = (mean + error <= budget + 1e-12).nonzero().flatten()
+        last = int(good[-1]) if len(good) else -1
+        limits[j] = float(margin[j, order[last]]) if last + 1 >= FEWEST else math.inf
+        there &= margin[j] < limits[j]
+    return limits
+
+
+def per_sample_limits(
+    half: Held, kind: ExitKind, usable: Sequence[int], costs: Sequence[float], tolerance: float
+) -> dict[int, float] | None:
+    """Of all budgets the cheapest whose loss of accuracy on this half is within the tolerance; `None`: none saves time."""
+    best, least = None, 1.0
+    for budget in BUDGETS:
+        limits = limits_within(half, kind, usable, budget)
+        decision, out = simulated(half, kind, limits)
+        lost = float((half.right - (decision == half.labels).double()).mean())
+        cost = float(torch.tensor(costs)[out].mean())
+        if lost <= tolerance + 1e-12 and cost < least:
+            best, least = limits, cost
+    return best
+
+
+def simulated(half: Held, kind: ExitKind, limits: Mapping[int, float]) -> tuple[Tensor, Tensor]:
+    """Decisions (n,) under these limits, and at which site each sample leaves (their number: at the end)."""
+    top, margin = half.found[kind]
+    decision, out = half.network.clone(), torch.full_like(half.network, len(top))
+    for j in reversed(list(limits)):
+        leaves = margin[j] >= limits[j]
+        decision[leaves], out[leaves] = top[j, leaves], j
+    return decision, out
 
 
 _SITE = fields(

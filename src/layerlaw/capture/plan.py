@@ -130,6 +130,14 @@ class Plan(Shown):
         """The sites without those of side branches, other than such as the user has named."""
         return tuple(site for site in self.sites if site.in_fit or not site.branch)
 
+    def read_out(self) -> tuple[Site, ...]:
+        """The sites along depth whose features can decide instead of the network: also what the classifier reads."""
+        found = tuple(site for site in self.along_depth if site.in_fit or site.name == self.reads)
+        if not found:
+            given = ", ".join(f"'{site.name}'" for site in self.sites)
+            raise CaptureError(f"sites: expected one before the class scores, got {given}: these are the logits.")
+        return found
+
     def of_parts(self) -> Plan:
         """The same network, measured before and after every part instead."""
         sites = dict.fromkeys(site for part in self.parts for site in (part.before, part.after))

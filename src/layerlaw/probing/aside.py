@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
-from torch import nn
+from torch import Tensor, nn
 
 from layerlaw.capture.modules import modules_of
 from layerlaw.capture.plan import Site
@@ -111,10 +111,18 @@ def _again(run: Prober, train: Split, before: Site, site: Site, modules: Callabl
         works = site.behind or owner is None or bool(parameters_in(walk(owner)))
     if works:
         return False
-    a, b = (run.classes.fitted(train, one) for one in (before, site))
-    if a.shape != b.shape:
-        return False
-    return float((a - b).abs().max()) <= SAME * float(a.abs().max())
+    return _alike(*(run.classes.fitted(train, one) for one in (before, site)))
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and float((a - b).abs().max()) <= SAME * float(a.abs().max())
+
+
+def without_repetition(sites: Sequence[Site], reads: str | None, means: Callable[[Site], Tensor]) -> list[Site]:
+    """The sites without what the classifier reads, where that is the last block once more (averaged over space)."""
+    *others, last = sites
+    again = bool(others) and last.name == reads and not last.in_fit and _alike(means(others[-1]), means(last))
+    return others if again else list(sites)
 
 
 def rank_notes(classes: Classes, split: Split) -> list[str]:

@@ -22,6 +22,7 @@ from layerlaw.errors import InputError, needed
 from layerlaw.files import json_safe, write_json
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
+from layerlaw.probing.aside import token_notes, without_repetition
 from layerlaw.probing.classes import ClassChoice, Classes, told_classes
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch
@@ -30,8 +31,10 @@ from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.sheet import ImagePanel, Sheet
 from layerlaw.stats import Frame, project
+from layerlaw.stats.labels import near_chance
 from layerlaw.stats.precision import double
 from layerlaw.threads import claimed
+from layerlaw.verdict.sentences import hardly_decides
 from layerlaw.wording import counted, number, percent
 
 SHOWN = 10  # samples that are pictured
@@ -56,6 +59,7 @@ class Paths(Shown):
     last: tuple[int, ...]
     inputs: tuple[Tensor, ...]
     provenance: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
     @property
     def decided(self) -> Tensor:
@@ -197,8 +201,10 @@ def sample_paths(
 ) -> Paths:
     """How each sample goes through the network: the samples of `test` where it is given, else those of `data`.
 
-    Class means are those of `data`; arguments are as for `probe`. Side branches are left out.
+    Class means are those of `data`; arguments are as for `probe`. Side branches are left out, and so is what the classifier
+    reads where it is the end of the last block once more.
     """
+    check_decides(scores)
     network = network_of(model)
     given = [source_of(one, network, labels=labels) for one in (data, test)]
     sources, labels = [one.data for one in given], given[0].labels_at
@@ -232,7 +238,9 @@ class _Walked:
 
     def __init__(self, prober: Prober, split: Split, *, own: bool) -> None:
         self.prober, self.split, self.own = prober, split, own
-        self.sites = [site for site in prober.plan.along_depth if site.in_fit]
+        fitted = prober.classes.fitted
+        read_out = prober.plan.read_out()
+        self.sites = without_repetition(read_out, prober.plan.reads, lambda site: fitted(split, site))
         self.frames = {site: Frame.of(split.around[site].centers) for site in self.sites}
         self.separation: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
         self.nearest: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
@@ -298,7 +306,29 @@ class _Walked:
             last=tuple(-number for _, number, _ in last),
             inputs=tuple(inputs for _, _, inputs in last),
             provenance=about,
+            notes=self.notes(),
         )
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of the measurement."""
+        classes, accuracy = self.prober.classes, self.split.accuracy
+        if not isinstance(classes, Classes) or accuracy is None:
+            return ()
+        doubts = classes.doubts(self.split)
+        if not doubts:
+            right = max(
+                float(s.near.hits.sum() / s.counts.sum()) for s in map(self.split.scatters.get, self.sites) if s
+            )
+            yet = f"the nearest class center at one site is right on {percent(right)}"
+            doubts = hardly_decides(accuracy, classes.K, "" if near_chance(right, classes.K) else yet)
+        return (*token_notes(self.prober), *doubts)
+
+
+def check_decides(scores: object) -> None:
+    """Raise where the network's decisions are not to be read, by those who need them."""
+    if scores is None:
+        places = 'expected "auto", or the index or key of the class scores in the output'
+        raise InputError(f"scores: {places}, got None: the network's decisions are needed here.")
 
 
 def as_image(inputs: Tensor) -> list[list[Any]] | None:

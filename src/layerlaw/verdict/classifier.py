@@ -10,10 +10,9 @@ from layerlaw.law.words import fit_numbers, law_claim, line_numbers, rises_count
 from layerlaw.measures.collapse import rare_classes
 from layerlaw.measures.columns import describe
 from layerlaw.record import Record, SiteRow
-from layerlaw.stats.labels import near_chance
 from layerlaw.verdict.levels import module_sentence
 from layerlaw.verdict.parts import linear_floor_words, made_of
-from layerlaw.verdict.sentences import Verdict, listed
+from layerlaw.verdict.sentences import Verdict, hardly_decides, listed
 from layerlaw.verdict.steps import (
     NOISE_RATIO,
     idle_steps,
@@ -261,16 +260,9 @@ def _advice(record: Record, fit: LawFit, sites: list[SiteRow]) -> list[str]:
     worse = _worse_than_input(record)
     out = [*worse, *_better_sites(record), *_early_exit(record, sites), *_idle(record, fit)]
     falls = fit.values[-1] < fit.values[0] / 2
-    if (
-        record.accuracy is not None
-        and len(record.classes) > 1
-        and near_chance(record.accuracy, len(record.classes))
-        and falls
-    ):
-        out.append(
-            f"The network decides hardly better than by chance (accuracy {record.accuracy:.1%}), yet the classes separate "
-            "with depth: its inputs may be scaled otherwise than in training, the labels numbered otherwise than its "
-            "outputs, or its output may be no class scores (scores=None)."
+    if record.accuracy is not None and len(record.classes) > 1 and falls:
+        out += hardly_decides(
+            record.accuracy, len(record.classes), "the classes separate with depth", cure="scores=None"
         )
     if fit.rho >= 1:
         chance = 1 / max(1, len(record.classes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from layerlaw.errors import visible
+from layerlaw.stats.labels import near_chance
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,17 @@ class Verdict:
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"· {line}" for line in (*self.findings, *self.advice))])
+
+
+def hardly_decides(accuracy: float, classes: int, yet: str, *, cure: str = "scores=") -> list[str]:
+    """A warning where a network decides about as by chance, `yet` its features tell the classes apart ("": they do not)."""
+    if not yet or not near_chance(accuracy, classes):
+        return []
+    return [
+        f"The network decides hardly better than by chance (accuracy {accuracy:.1%}), yet {yet}: its inputs may be scaled "
+        "otherwise than in training, the labels numbered otherwise than its outputs, or its output may be no class scores "
+        f"({cure})."
+    ]
 
 
 def listed(names: list[str]) -> str:
