@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,49 @@ def test_it_is_saved_drawn_and_shown(tmp_path: Path) -> None:
     first, along = found.sheet().panels
     assert [series.y for series in first.series] == [(20.0,), (40.0,)]
     assert [series.y for series in along.series] == [(20.0, 10.0), (40.0, 20.0)]
+
+
+def of(model: str, shapes: list[tuple[int, ...]], kind: str = "Block", classes: int = 2) -> Record:
+    """A record that knows its architecture, with maps of these shapes."""
+    rows = [
+        SiteRow(f"blocks.{i}", kind, shape, math.prod(shape), values={"ncc_mismatch": 0.5 / (i + 1)})
+        for i, shape in enumerate(shapes)
+    ]
+    about = {"model": model, "parameters": 7242}
+    return Record(model, rows, list("abcdefghij"[:classes]), counts=[50] * classes, accuracy=1.0, provenance=about)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (of("Mixer", [(17, 16)] * 3), "ViT of 7,242 parameters ('one') and Mixer of 7,242 parameters ('other')"),
+        (of("ViT", [(17, 16)] * 3, "Mix"), "at 'blocks.0' Block 17×16 ('one') and Mix 17×16 ('other')"),
+        (of("ViT", [(33, 32)] * 3), "at 'blocks.0' Block 17×16 ('one') and Block 33×32 ('other')"),
+        (of("ViT", [(17, 16), (17, 16), (272,)]), "at 'blocks.2' Block 17×16 ('one') and Block 272 ('other')"),
+    ],
+)
+def test_records_of_two_architectures_are_refused_though_their_sites_have_the_same_names(
+    other: Record, words: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(f"records: expected one architecture, got {words}")):
+        compare_difficulty({"one": of("ViT", [(17, 16)] * 3), "other": other})
+
+
+def test_images_of_another_size_and_other_classes_are_the_same_architecture() -> None:
+    small, large = [(64, 28, 28), (64, 14, 14), (3136,), (100,)], [(64, 32, 32), (64, 16, 16), (4096,), (100,)]
+    found = compare_difficulty({"one": of("Net", small), "other": of("Net", large, classes=10)})
+    assert found.architecture == "Net"
+    assert any("Classes differ in number (one 2, other 10)" in note for note in found.notes)
+    with pytest.raises(InputError, match=r"at 'blocks.3' Block 100 .* and Block 200"):
+        compare_difficulty({"one": of("Net", small), "other": of("Net", [*large[:3], (200,)])})
+
+
+def test_bars_stand_over_their_ticks_with_their_errors() -> None:
+    found = compare_difficulty({"one": record(0.2), "other": record(0.4)})
+    first = found.sheet().panels[0]
+    assert first.series[0].high[0] - first.series[0].y[0] == pytest.approx(100 * found.sets[0].standard_error)
+    axes = found.plot().axes[0]
+    assert [bar.get_x() + bar.get_width() / 2 for bar in axes.patches] == pytest.approx([1, 2])
 
 
 def test_records_that_cannot_be_compared_are_answered() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from command_line import layerlaw
+from PIL import Image
 
 from layerlaw.advice import EarlyExit
 
@@ -27,11 +28,23 @@ def make():
 """
 
 
+IMAGES = """
+import torch
+def make():
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 3))
+    with torch.no_grad():  # dark, gray, bright: by the mean of the pixels
+        net[1].weight.fill_(1 / 16); net[1].bias.zero_(); net[2].weight.fill_(1 / 8); net[2].bias.zero_()
+        net[3].weight.copy_(torch.tensor([[-4.0], [0.0], [4.0]]).expand(3, 8) / 8)
+        net[3].bias.copy_(torch.tensor([1.2, 0.0, -3.0]))
+    return net
+"""
+
+
 def test_exit_says_its_sentence_first_and_leaves_files(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     done = layerlaw("exit", "model.py:make", "--tolerance", "0.05", "--out", "found", cwd=tmp_path)
     first = done.stdout.splitlines()[0]
-    assert first.startswith(("The last ", "Nothing to gain here: "))
+    assert first.startswith(("The raw input decides", "The last ", "Nothing to gain here "))
     assert "With a linear read-out instead of class means" in done.stdout
     assert "whole network" in done.stdout
     folder = tmp_path / "found"
@@ -67,6 +80,38 @@ def test_paths_lists_what_was_decided_last_and_leaves_files(tmp_path: Path) -> N
     assert "decided at" in done.stderr
     assert (tmp_path / "found" / "paths.png").read_bytes().startswith(b"\x89PNG")
     assert "were decided last" in (tmp_path / "found" / "paths.html").read_text()
+
+
+def test_exit_and_paths_take_a_class_map_and_tell_of_labels_numbered_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(IMAGES)
+    for k, (name, level) in enumerate((("bright", 240), ("dark", 15), ("gray", 128))):
+        for split, n in (("train", 30), ("test", 30)):
+            (tmp_path / "pictures" / split / name).mkdir(parents=True)
+            for i in range(n):
+                pixels = (level + torch.randint(-15, 16, (4, 4))).clamp(0, 255).to(torch.uint8).numpy()
+                Image.fromarray(pixels).save(tmp_path / "pictures" / split / name / f"{k}{i}.png")
+    how = ("model.py:make", "--data", "pictures", "--normalize", "none", "--channels", "1", "--json")
+    right = ("--class-map", "dark=0,gray=1,bright=2")
+    for command in ("exit", "paths"):
+        wrong = json.loads(layerlaw(command, *how, cwd=tmp_path).stdout)
+        told = " ".join(wrong["notes"])
+        assert "--class-map cat=3,dog=5" in told
+        assert "numbered" in told
+        data = json.loads(layerlaw(command, *how, *right, cwd=tmp_path).stdout)
+        assert data["accuracy"] > 0.95
+        assert "classes: dark = 0, gray = 1, bright = 2 (--class-map)" in " ".join(data["notes"])
+        assert "by chance" not in " ".join(data["notes"])
+
+
+def test_commands_that_need_decisions_refuse_to_do_without(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    for command in ("exit", "paths"):
+        assert "--scores: expected" in refused(command, "model.py:make", "--scores", "none")
+
+
+def test_paths_without_samples_of_a_class_names_the_option(refused: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL.replace("return net, (x, y)", "return net, (x[y < 2], y[y < 2])"))
+    assert "--classes" in refused("paths", "model.py:make")
 
 
 def test_bad_options_are_answered(refused: Callable[..., str], tmp_path: Path) -> None:

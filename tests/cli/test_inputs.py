@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlaw.cli.advice import class_counts
-from layerlaw.cli.inputs import arrays, load_model
+from layerlaw.cli.inputs import arrays, class_counts, load_model
 from layerlaw.errors import CaptureError, DataError
 from layerlaw.probing import probe
 

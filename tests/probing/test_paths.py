@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import layerlaw as ll
-from layerlaw.errors import InputError
+from layerlaw.errors import CaptureError, InputError
 from layerlaw.probing.paths import Paths, as_image, auroc, sample_paths
 from layerlaw.sheet import sheet_from_dict
 
@@ -62,6 +62,50 @@ def test_d_of_a_sample_and_its_nearest_center_are_those_of_numpy(held_out: bool)
     logits = net(xt).detach()
     assert torch.equal(paths.predictions, logits.argmax(1))
     torch.testing.assert_close(paths.confidence, logits.softmax(1).amax(1))
+
+
+def test_what_the_classifier_reads_is_a_site_and_tokens_are_noted() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(3), nn.Linear(3, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.down(self.up(self.norm(x)).relu())
+
+    class Tokens(nn.Module):
+        def __init__(self, norm: nn.Module) -> None:
+            super().__init__()
+            self.blocks, self.norm, self.head = nn.Sequential(*(Block() for _ in range(4))), norm, nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.norm(self.blocks(x.unflatten(1, (3, 3)))).mean(1))
+
+    torch.manual_seed(0)
+    net = Tokens(nn.LayerNorm(3)).double()
+    found = sample_paths(net, samples(), progress=False)
+    record = ll.probe(net, samples(), progress=False)
+    assert found.sites == tuple(site.name for site in record.sites if not site.branch)
+    assert found.sites[-1] == "head"
+    assert found.notes[0] in record.notes
+    assert found.notes[0].startswith("Tokens were flattened, while the classifier reads the mean over tokens")
+    assert found.notes[0] in str(found)
+    again = sample_paths(Tokens(nn.Identity()).double(), samples(), reduce="mean", progress=False)
+    assert again.sites[-1] == "blocks.3"  # whose mean is what the classifier reads
+
+
+def test_how_many_samples_and_how_many_right_are_told() -> None:
+    found = sample_paths(network(), samples(), progress=False)
+    right = float((~found.wrong).double().mean())
+    assert f"; 90 samples, {100 * right:.1f}% predicted rightly)" in found.sentence
+    assert (found.to_dict()["samples"], found.to_dict()["accuracy"]) == (90, right)
+
+
+def test_no_decisions_and_no_site_but_the_logits_are_answered() -> None:
+    with pytest.raises(InputError, match=r"scores: expected .* got None"):
+        sample_paths(network(), samples(), scores=None, progress=False)
+    with pytest.raises(CaptureError, match="expected one before the class scores, got '6': these are the logits"):
+        sample_paths(network(), samples(), sites=["6"], progress=False)
 
 
 @pytest.mark.parametrize(("dtype", "tight"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
@@ -126,7 +170,7 @@ def test_the_sentence_names_sites_and_says_plainly_where_nothing_is_decided() ->
     first, last = paths.sites[0], paths.sites[-1]
     assert paths.decided.tolist() == [0, 0, 1, 3, 3]
     assert paths.sentence.startswith(
-        f"Where predictions are decided (of 3 sites, '{first}' to '{last}'): "
+        f"Where predictions are decided (of 3 sites, '{first}' to '{last}'; 5 samples, 60.0% predicted rightly): "
         f"at least half of the right ones from '{first}' on; "
         f"at least half of the wrong ones are never decided: at '{last}', the last site, another class center is nearer."
     )

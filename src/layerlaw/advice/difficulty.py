@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from layerlaw.files import json_safe, write_json
 from layerlaw.law import CHANCE
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
-from layerlaw.record import Record
+from layerlaw.record import Record, SiteRow
 from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.verdict.conjectures import INTERPOLATED
 from layerlaw.wording import joined, percent
@@ -51,6 +51,8 @@ class Difficulty(Shown):
     architecture: str
     sites: tuple[str, ...]
     sets: tuple[DatasetMismatch, ...]
+    classes: tuple[int, ...] = ()
+    """How many classes each data set has."""
 
     @property
     def sentence(self) -> str:
@@ -68,20 +70,16 @@ class Difficulty(Shown):
         """What the comparison does not allow for."""
         unfitted = [f"{s.name} ({percent(s.accuracy)})" for s in self.sets if not s.fitted]
         open_ = f"Not fitted to {percent(INTERPOLATED)}: {joined(unfitted)}; there the mismatch may still fall."
+        other = [f"{s.name} {k}" for s, k in zip(self.sets, self.classes, strict=False)]
+        by_chance = "among more of them a center agrees with the network less often by chance"
+        many = f"Classes differ in number ({', '.join(other)}): {by_chance}."
         noise = "“≈”: inside the noise of so many samples. One network each: seeds and learning rates move it too."
-        return [*([open_] if unfitted else []), noise]
+        return [*([open_] if unfitted else []), *([many] if len(set(self.classes)) > 1 else []), noise]
 
     @property
     def rows(self) -> list[list[str]]:
         """The table with its heads."""
-        heads = [
-            "data set",
-            "first-layer mismatch",
-            "± standard error",
-            "on test data",
-            "train accuracy",
-            "test accuracy",
-        ]
+        heads = ["data set", "mismatch", "± error", "on test", "train acc.", "test acc."]
         body = [
             [s.name, *map(percent, (s.first, s.standard_error, s.test_first, s.accuracy, s.test_accuracy))]
             for s in self.sets
@@ -100,10 +98,16 @@ class Difficulty(Shown):
         """Mismatch along depth, a curve per data set; and the first layer alone."""
         depth = range(1, len(self.sites) + 1)
         curves = [Series(depth, [None if v is None else 100 * v for v in s.mismatch], s.name) for s in self.sets]
-        bars = [Series([i], [100 * s.first], s.name, style="bars") for i, s in enumerate(self.sets, 1)]
+        ends = [(100 * (s.first - s.standard_error), 100 * (s.first + s.standard_error)) for s in self.sets]
+        bars = [
+            Series([i], [100 * s.first], s.name, [low], [high], style="bars")
+            for i, (s, (low, high)) in enumerate(zip(self.sets, ends, strict=True), 1)
+        ]
         first = Panel("First layer", bars, "data set, easiest first", "mismatch, %", log_y=False)
         along = Panel("Along depth", curves, "layer", "mismatch, %", log_y=False)
-        return Sheet("Difficulty of data sets", [first, along], 2, self.sentence)
+        share = "Mismatch: the share of samples whose nearest class center is not what the network decides"
+        below = f"{share}. At the first layer with ± 1 standard error."
+        return Sheet("Difficulty of data sets", [first, along], 2, below)
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib."""
@@ -132,11 +136,13 @@ def compare_difficulty(records: Mapping[str, Record]) -> Difficulty:
     along = {name: _layers(name, record) for name, record in records.items()}
     sites = {name: tuple(site.name for site in rows) for name, rows in along.items()}
     (first, expected), *others = sites.items()
+    cure = "Train the same architecture on each, and probe the same sites"
     for name, found in others:
         if found != expected:
             came = f"{', '.join(found)} of {name!r}"
-            cure = "Train the same architecture on each, and probe the same sites"
             raise InputError(f"records: expected the sites of {first!r} ({', '.join(expected)}), got {came}. {cure}.")
+        if why := _differs((first, name), (records[first], records[name]), (along[first], along[name])):
+            raise InputError(f"records: expected one architecture, got {why}. {cure}.")
     sets = []
     for name, record in records.items():
         values = tuple(site.values.get("ncc_mismatch") for site in along[name])
@@ -146,11 +152,41 @@ def compare_difficulty(records: Mapping[str, Record]) -> Difficulty:
         error = math.sqrt(max(start * (1 - start), 1 / n) / n)
         test = along[name][0].values.get("test_ncc_mismatch")
         sets.append(DatasetMismatch(name, values, start, error, test, record.accuracy, record.test_accuracy))
-    architecture = str(next(iter(records.values())).name)
-    return Difficulty(architecture, expected, tuple(sorted(sets, key=lambda one: one.first)))
+    architecture = str(_architecture(records[first]) or records[first].name)
+    ordered = tuple(sorted(sets, key=lambda one: one.first))
+    return Difficulty(architecture, expected, ordered, tuple(len(records[s.name].counts) for s in ordered))
 
 
-def _layers(name: str, record: Record) -> list[Any]:
+def _architecture(record: Record) -> str | None:
+    """The class of the network, where the record knows it."""
+    name = record.provenance.get("model")
+    return None if name is None else str(name)
+
+
+def _differs(names: Sequence[str], records: Sequence[Record], rows: Sequence[Sequence[SiteRow]]) -> str:
+    """In what two networks differ whose sites have the same names; "": in nothing that other images would not explain.
+
+    Images of other sizes and channels change the sides of maps, what is flattened from them and the parameters of the layers
+    that read these; they change no module's class, no number of axes, and not both the channels and the rest of a map.
+    """
+    kinds = [_architecture(record) for record in records]
+    counts = [f" of {n:,} parameters" if (n := record.provenance.get("parameters")) else "" for record in records]
+    if None not in kinds and kinds[0] != kinds[1]:
+        return " and ".join(f"{kind}{n} ({name!r})" for kind, n, name in zip(kinds, counts, names, strict=True))
+    flattened = images = rows[0][0].at == "input"  # what enters the first layer are the images themselves
+    for here, there in zip(*rows, strict=True):
+        pairs = zip((here, there), names, strict=True)
+        both = [f"{row.type} {'×'.join(map(str, row.shape))} ({name!r})" for row, name in pairs]
+        a, b = here.shape, there.shape
+        same = a == b or (len(a) == len(b) > 1 and (a[0] == b[0] or a[-1] == b[-1]))
+        same = same or images or (len(a) == len(b) == 1 and flattened)
+        if here.type != there.type or not same:
+            return f"at '{here.name}' " + " and ".join(both)
+        flattened, images = len(a) > 1, False
+    return ""
+
+
+def _layers(name: str, record: Record) -> list[SiteRow]:
     """The sites behind a layer: not the raw input, which no network has touched."""
     rows = [site for site in record.sites if not site.branch and site.name != "input"]
     if not record.counts or not any(site.values.get("ncc_mismatch") is not None for site in rows):

@@ -28,12 +28,13 @@ from layerlaw.advice import svsl_search as search_penalty
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.advice.exit_report import OTHER_HALF, PASS_TEST
 from layerlaw.advice.imbalance import measured_classifier
-from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, save_figure, saved
+from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, in_options, save_figure, saved
+from layerlaw.cli.class_choice import CLASSES, ClassMap, load_chosen, misnumbered
 from layerlaw.cli.inputs import (
-    ChosenImages,
     ImageOptions,
     SiteOptions,
     Size,
+    class_counts,
     explained_inputs,
     load_given,
     whole_numbers,
@@ -41,7 +42,7 @@ from layerlaw.cli.inputs import (
 from layerlaw.cli.training import EngineName, ImageTrainingOptions
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.errors import DataError, InputError, check_choice
-from layerlaw.files import check_readable, made_folder, write_json
+from layerlaw.files import made_folder, write_json
 from layerlaw.lab import Recipe, Shape
 from layerlaw.lab.engines import check_engine
 from layerlaw.lab.variability import Reduction
@@ -52,7 +53,6 @@ from layerlaw.wording import percent
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
 DEPTHS, WIDTHS = (f"{name}: expected whole numbers and ranges such as 3-12,15" for name in ("depths", "widths"))
-LARGEST_COUNTS = 64 * 2**20  # bytes of a file of class counts
 WIDTHS_OF_A_SHAPE = "shapes: expected widths such as 100x4,1000x3, at least 1"
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
 
@@ -288,6 +288,7 @@ def exit(
     images: ImageOptions,
     *,
     weights: Weights = None,
+    class_map: ClassMap = None,
     tolerance: Annotated[float, Option(help="Accuracy that may be lost: 0.01 is one point.")] = 0.01,
     by: Annotated[str, Option(help="What decides at the exit: centers, linear, or best.")] = "centers",
     within: Annotated[
@@ -303,13 +304,15 @@ def exit(
     names your own Python code, and that code is run.
     """
     check_folder(out)
-    network, chosen = _loaded(where, images, weights)
+    network, chosen, asked = load_chosen(where, images, weights, None, class_map)
     with explained_inputs(network, chosen, images.flat):
         how: Any = {"tolerance": tolerance, "by": by, "within": within, "device": device}
-        found = early_exit(network, chosen.data, test=chosen.test, **where.how(), **how)
+        test = asked.given_as(chosen.test)
+        found = early_exit(network, asked.given_as(chosen.data), test=test, **where.how(), **how)
     assert found.report is not None
-    notes = tuple(TEST_DATA if note == PASS_TEST else note for note in found.report.notes)
-    report, screen = replace(found.report, notes=notes), console(as_json)
+    notes = [TEST_DATA if note == PASS_TEST else in_options(note) for note in found.report.notes]
+    notes += asked.about(chosen, unknown=misnumbered(notes))
+    report, screen = replace(found.report, notes=tuple(notes)), console(as_json)
     written = saved(report, "exit", out)
     if out is not None:
         written["page"] = str(report.page(out / "exit.html"))
@@ -324,6 +327,8 @@ def paths(
     images: ImageOptions,
     *,
     weights: Weights = None,
+    classes: Annotated[str | None, Option(help=CLASSES)] = None,
+    class_map: ClassMap = None,
     device: Device = None,
     out: Annotated[
         Path | None, Option(help="Folder for paths.json, .html, and .png of the images decided last.")
@@ -335,10 +340,13 @@ def paths(
     Of the test data where there are some, else of the training data. MODEL names your own Python code, and that code is run.
     """
     check_folder(out)
-    network, chosen = _loaded(where, images, weights)
+    network, chosen, asked = load_chosen(where, images, weights, classes, class_map)
     with explained_inputs(network, chosen, images.flat):
-        names = chosen.class_names
-        found = sample_paths(network, chosen.data, test=chosen.test, classes=names, device=device, **where.how())
+        how: Any = {"test": asked.given_as(chosen.test), "classes": asked.asked, "device": device, **where.how()}
+        found = sample_paths(network, asked.given_as(chosen.data), **how)
+    notes = [in_options(note) for note in found.notes]
+    notes += asked.about(chosen, unknown=misnumbered(notes))
+    found = replace(found, notes=tuple(notes))
     screen, written = console(as_json), dict[str, str]()
     if out is not None:
         written = {"paths": str(found.save(made_folder(out) / "paths.json"))}
@@ -351,35 +359,8 @@ def paths(
         [str(row["sample"]), row["label"], row["prediction"], percent(row["confidence"], 0), row["decided_at"]]
         for row in found.rows(found.last)
     ]
-    print_exits(found.sentence, [f"Decided last, at most {SHOWN}:"], [heads, *rows], [], screen)
+    print_exits(found.sentence, [f"Decided last, at most {SHOWN}:"], [heads, *rows], found.notes, screen)
     conclude(screen, as_json, found.to_dict(), written)
-
-
-def _loaded(where: SiteOptions, images: ImageOptions, weights: Path | None) -> tuple[Any, ChosenImages]:
-    """The model that was named, with its data and test data."""
-    made = load_given(where.model, weights)
-    return made.network, images.chosen(made.data, made.test, network=made.network, test=True, named=made.named)
-
-
-def class_counts(text: str | None, file: Path | None) -> list[int] | None:
-    """'5000x2,50' → [5000, 5000, 50]; a file holds the same, separated by anything that is no number.
-
-    >>> class_counts("5000x2, 50", None)
-    [5000, 5000, 50]
-    """
-    if text is not None and file is not None:
-        raise InputError("counts: expected --counts or --counts-file, got both.")
-    if file is not None:
-        check_readable(file, "a text file of class counts")
-        try:
-            if (size := file.stat().st_size) > LARGEST_COUNTS:
-                most = f"a text file of class counts of at most {LARGEST_COUNTS:,} bytes"
-                raise DataError(f"{file}: expected {most}, got {size:,}.")
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{file}: expected a text file of class counts ({type(error).__name__}).") from None
-    such_as = "counts: expected whole numbers such as 5000,5000,50 or 5000x2,50"
-    return None if text is None else whole_numbers(text, such_as)
 
 
 def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None]:

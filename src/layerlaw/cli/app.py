@@ -130,7 +130,8 @@ app = typer.Typer(
 
 BAD_INPUT = {"check": 2}  # exit codes of commands that have another use for 1
 MADE_BY = {"merge": "probe", "report": "probe", "modules": "probe"}  # commands that show what another has measured
-ALIASES = {"targets": "target"}  # arguments of Python whose option has another name
+# Arguments of Python whose option has another name.
+ALIASES = {"targets": "target", "share": "validation", "learning_rate": "rate"}
 WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
 HINT = re.compile(
     r"(?<![?&])\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)"

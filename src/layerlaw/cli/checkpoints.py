@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options
-from layerlaw.cli.class_choice import CLASS_MAP, CLASSES, ChosenClasses
+from layerlaw.cli.class_choice import CLASSES, ChosenClasses, ClassMap, outputs_unknown
 from layerlaw.cli.classifier import summary
 from layerlaw.cli.inputs import MODEL, ImageOptions, SiteOptions, explained_inputs, load_given
 from layerlaw.cli.weights import load_weights
@@ -68,7 +68,7 @@ def checkpoints(
         bool | None, Option(help="Standard errors and D under permuted labels. Default: where they fit the memory.")
     ] = None,
     classes: Annotated[str | None, Option(help=CLASSES)] = None,
-    class_map: Annotated[str | None, Option(help=CLASS_MAP)] = None,
+    class_map: ClassMap = None,
     test: Annotated[bool, Option(help="Also measure the test split.")] = True,
     per_class: Annotated[int | None, Option(help="Use this many training images of each class.")] = None,
     batch_size: Annotated[int | None, Option(help="Samples per forward.")] = None,
@@ -133,7 +133,7 @@ def checkpoints(
             named = replace(made.named, weights=f"of the file {checkpoint.path.name}")
             named.note(record, prepared=isinstance(chosen.data, Dataset))
         if not records:
-            for fact in asked_classes.about(record, chosen):
+            for fact in asked_classes.about(chosen, unknown=outputs_unknown(record)):
                 screen.print(fact, markup=False, highlight=False, soft_wrap=True)
         record.name = f"{checkpoint.unit} {checkpoint.step:,}"
         record.settings |= {"step": checkpoint.step, "step_unit": checkpoint.unit}

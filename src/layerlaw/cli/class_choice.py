@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from layerlaw.cli.inputs import ChosenImages, GivenModel, whole_numbers
+from typer import Option
+
+from layerlaw.cli.inputs import ChosenImages, GivenModel, ImageOptions, SiteOptions, load_given, whole_numbers
 from layerlaw.cli.preprocessing import class_map as find_class_map
 from layerlaw.cli.preprocessing import relabeled
 from layerlaw.errors import InputError
@@ -14,6 +18,7 @@ from layerlaw.record import Record
 
 CLASSES = "Class numbers to measure, e.g. 0,3,7."
 CLASS_MAP = "Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."
+ClassMap = Annotated[str | None, Option(help=CLASS_MAP)]
 
 
 @dataclass(frozen=True)
@@ -41,16 +46,35 @@ class ChosenClasses:
         """Data with the model's numbers of their classes."""
         return relabeled(pair, self.numbers) if self.numbers and pair is not None else pair
 
-    def about(self, record: Record, chosen: ChosenImages) -> list[str]:
-        """Which output is which class, and what to do where that is not known."""
+    def about(self, chosen: ChosenImages, *, unknown: bool) -> list[str]:
+        """Which output is which class; where that seems to be `unknown`, how to tell it."""
         names = chosen.class_names or ()
         if self.numbers:
             pairs = ", ".join(f"{names[i]} = {number}" for i, number in list(self.numbers.items())[:12])
             left_out = [name for i, name in enumerate(names) if i not in self.numbers]
             return [f"classes: {pairs} ({self.mapped_by})" + f"; left out: {', '.join(left_out)}" * bool(left_out)]
-        if chosen.train is not None and record.accuracy is None and record.settings["scores"] != NOT_ASKED:
+        if chosen.train is not None and unknown:
             return ["classes: --class-map cat=3,dog=5 (or a JSON file) says which output of the model is which class"]
         return []
+
+
+def outputs_unknown(record: Record) -> bool:
+    """Whether no decision was read because nothing says which output is which class."""
+    return record.accuracy is None and record.settings["scores"] != NOT_ASKED
+
+
+def misnumbered(notes: Sequence[str]) -> bool:
+    """Whether one of the notes supposes that labels are numbered otherwise than the model's outputs."""
+    return any("numbered" in note for note in notes)
+
+
+def load_chosen(
+    where: SiteOptions, images: ImageOptions, weights: Path | None, classes: str | None, class_map: str | None
+) -> tuple[Any, ChosenImages, ChosenClasses]:
+    """The model that was named, with its data and test data, and which of its outputs is which class of them."""
+    made = load_given(where.model, weights)
+    chosen = images.chosen(made.data, made.test, network=made.network, test=True, named=made.named)
+    return made.network, chosen, ChosenClasses.of(classes, class_map, chosen, made)
 
 
 def classes_asked(classes: str | None, names: tuple[str, ...] | None, numbers: dict[int, int]) -> Any:

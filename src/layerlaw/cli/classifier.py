@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, check_folder, command, conclude, console, in_options, saved
-from layerlaw.cli.class_choice import CLASS_MAP, CLASSES, ChosenClasses, classes_asked
+from layerlaw.cli.class_choice import CLASSES, ChosenClasses, ClassMap, classes_asked, outputs_unknown
 from layerlaw.cli.inputs import (
     ChosenImages,
     ImageOptions,
@@ -95,7 +95,7 @@ def probe(
     ] = "running",
     weighting: Annotated[str, Option(help="samples (as in the paper) or classes.")] = "samples",
     classes: Annotated[str | None, Option(help=CLASSES)] = None,
-    class_map: Annotated[str | None, Option(help=CLASS_MAP)] = None,
+    class_map: ClassMap = None,
     data_name: Annotated[str | None, Option(help="What the data are, e.g. 'CIFAR-10 test', for the sentences.")] = None,
     logits: Annotated[bool, Option("--logits", help="Also measure the logits.")] = False,
     null: Annotated[bool, Option("--null", help="Also measure an untrained copy of the network.")] = False,
@@ -187,7 +187,7 @@ def probe(
         return
     with explained_inputs(network, chosen, images.flat):
         record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
-    facts = [*chosen.facts, *asked_classes.about(record, chosen)]
+    facts = [*chosen.facts, *asked_classes.about(chosen, unknown=outputs_unknown(record))]
     if (told := _other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
         facts.append(told)
     noted(record)

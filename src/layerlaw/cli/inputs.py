@@ -26,7 +26,7 @@ from layerlaw.cli.weights import read_state as _state
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
 from layerlaw.errors import CaptureError, DataError, InputError, check_choice, shown
-from layerlaw.files import as_path
+from layerlaw.files import as_path, check_readable
 from layerlaw.integrations.by_name import NamedModel, is_named, load_named
 from layerlaw.packed import read_npz
 from layerlaw.probing.sources import Preprocessing, channels_read, preprocessing_of
@@ -324,6 +324,7 @@ def explained(what: str) -> Iterator[None]:
 
 
 MOST_NUMBERS = 10**6  # of one list
+LARGEST_COUNTS = 64 * 2**20  # bytes of a file of class counts
 
 
 def whole_numbers(text: str, such_as: str, least: float = -math.inf) -> list[int]:
@@ -346,3 +347,24 @@ def whole_numbers(text: str, such_as: str, least: float = -math.inf) -> list[int
             raise InputError(f"{such_as}, at most {MOST_NUMBERS:,} of them, got {shown(part)}.")
         found += [*range(first, last + 1)] * times
     return found
+
+
+def class_counts(text: str | None, file: Path | None) -> list[int] | None:
+    """'5000x2,50' → [5000, 5000, 50]; a file holds the same, separated by anything that is no number.
+
+    >>> class_counts("5000x2, 50", None)
+    [5000, 5000, 50]
+    """
+    if text is not None and file is not None:
+        raise InputError("counts: expected --counts or --counts-file, got both.")
+    if file is not None:
+        check_readable(file, "a text file of class counts")
+        try:
+            if (size := file.stat().st_size) > LARGEST_COUNTS:
+                most = f"a text file of class counts of at most {LARGEST_COUNTS:,} bytes"
+                raise DataError(f"{file}: expected {most}, got {size:,}.")
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{file}: expected a text file of class counts ({type(error).__name__}).") from None
+    such_as = "counts: expected whole numbers such as 5000,5000,50 or 5000x2,50"
+    return None if text is None else whole_numbers(text, such_as)

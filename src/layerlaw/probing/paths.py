@@ -97,7 +97,8 @@ class Paths(Shown):
                 )
         found = self.finds_errors()
         many = f"of {counted(n, 'site')}, '{self.sites[0]}' to '{self.sites[-1]}'"
-        begin = f"Where predictions are decided ({many}): {'; '.join(words)}"
+        right = f"{counted(len(wrong), 'sample')}, {percent(float((~wrong).double().mean()))} predicted rightly"
+        begin = f"Where predictions are decided ({many}; {right}): {'; '.join(words)}"
         if math.isnan(found["both"]):
             return f"{begin}."
         more = f"{number(found['confidence'])} by confidence alone, {number(found['both'])} with the decision layer"
@@ -125,8 +126,14 @@ class Paths(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        answer = {"sentence": self.sentence, "finds_errors": self.finds_errors(), "sites": list(self.sites)}
-        plain = {**answer, "last": list(self.last), "rows": self.rows(), "provenance": self.provenance}
+        answer: dict[str, Any] = {
+            "sentence": self.sentence,
+            "finds_errors": self.finds_errors(),
+            "sites": list(self.sites),
+        }
+        answer |= {"samples": len(self.labels), "accuracy": float((~self.wrong).double().mean())}
+        answer |= {"notes": list(self.notes), "last": list(self.last)}
+        plain = {**answer, "rows": self.rows(), "provenance": self.provenance}
         return dict(json_safe(plain))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -146,9 +153,8 @@ class Paths(Shown):
             raise InputError(
                 "sheet: expected inputs that are images, (c, h, w) with one or three channels, got others."
             )
-        return Sheet(
-            f"These {len(panels)} were decided last", panels, columns=min(5, len(panels)), caption=self.sentence
-        )
+        below = "Below each image: how sure the network is of its prediction, and at which site it was decided."
+        return Sheet(f"These {len(panels)} were decided last", panels, columns=min(5, len(panels)), caption=below)
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib."""
@@ -163,9 +169,8 @@ class Paths(Shown):
             "Decided last", list(rows[0]), [list(row.values()) for row in rows], "D at every site, per sample"
         )
         sheets = [self.sheet()] if self.pictured else []
-        return finding_page(
-            path, "Paths of predictions", [self.sentence], sheets=sheets, tables=[table], provenance=self.provenance
-        )
+        how: Any = {"sheets": sheets, "tables": [table], "notes": self.notes, "provenance": self.provenance}
+        return finding_page(path, "Paths of predictions", [self.sentence], **how)
 
     @property
     def pictured(self) -> bool:
@@ -178,10 +183,10 @@ class Paths(Shown):
             [str(r["sample"]), r["label"], r["prediction"], percent(r["confidence"], 0), r["decided_at"]]
             for r in self.rows(self.last)
         ]
-        return View(self.sentence, [["sample", "label", "prediction", "sure", "decided at"], *shown])
+        return View(self.sentence, [["sample", "label", "prediction", "sure", "decided at"], *shown], list(self.notes))
 
     def __str__(self) -> str:
-        return self.sentence
+        return "\n".join([self.sentence, *self.notes])
 
 
 def sample_paths(

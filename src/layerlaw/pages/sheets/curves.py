@@ -155,16 +155,19 @@ def _draw_range(ax: Axes, series: Series, color: str, y: Scale, known: Sequence[
 
 
 def _draw_bars(ax: Axes, series: Series, color: str, y: Scale, which: int, panel: Panel) -> None:
-    """One series of bars, the `which`-th beside others at the same x."""
+    """One series of bars, the `which`-th beside others at the same x; where none share an x, each stands over its own."""
     bars = [s for s in panel.series if s.style == "bars"]
+    places = [v for s in bars for v in s.x]
+    beside = len(bars) if len(set(places)) < len(places) else 1
+    which = which if beside > 1 else 0
     floor = y.stretched(1, 0).low if y.log else 0.0
-    gap = smallest_gap([v for s in bars for v in s.x])
+    gap = smallest_gap(places)
     for i, (x, v) in enumerate(zip(series.x, series.y, strict=True)):
         if v is None or y.place(v) is None or (panel.log_x and x <= 0):
             continue
         whole = 0.3 * x if panel.log_x else 0.78 * gap
-        at = x + whole * ((which + 0.5) / len(bars) - 0.5)
-        ax.bar(at, v - floor, whole / len(bars), bottom=floor, color=color, zorder=1.9)
+        at = x + whole * ((which + 0.5) / beside - 0.5)
+        ax.bar(at, v - floor, whole / beside, bottom=floor, color=color, zorder=1.9)
         low, high = (series.low or series.y)[i], (series.high or series.y)[i]
         if low is not None and high is not None and low < high:
             ax.vlines(at, max(low, floor) if y.log else low, high, theme.TEXT, lw=0.9, zorder=2.9)
