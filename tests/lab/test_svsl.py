@@ -244,6 +244,33 @@ def test_compiled_networks_give_the_same_loss(whole: bool) -> None:
         assert_equal(gradients(found, net), gradients(expected, net), **TIGHT)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_loss_made_after_the_first_call_of_a_compiled_network_says_what_to_do() -> None:
+    net, (x, y) = network(), batch()
+    compiled = torch.compile(net, backend="aot_eager")
+    compiled(x)
+    loss = ll.SVSL(compiled, alpha=0.3, sites=list(NAMES))
+    with pytest.raises(InputError, match=r"torch\.compile had compiled before .* call torch\.compiler\.reset\(\)"):
+        loss(compiled(x), y)
+    torch.compiler.reset()
+    expected = direct(features_of(net, x), y, 0.3, "paper")
+    torch.testing.assert_close(loss(compiled(x), y), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("sites", ["auto", list(NAMES)])
+def test_two_losses_of_one_network_do_not_disturb_each_other(sites: str | list[str]) -> None:
+    net, (x, y) = network(), batch()
+    both = [ll.SVSL(net, alpha=alpha, sites=sites) for alpha in (0.3, 0.6)]
+    alone = []
+    for alpha in (0.3, 0.6):
+        twin = network()
+        alone.append(ll.SVSL(twin, alpha=alpha, sites=sites)(twin(x), y))
+    for _ in range(2):
+        logits = net(x)
+        for loss, expected in zip(both, alone, strict=True):
+            torch.testing.assert_close(loss(logits, y), expected, **TIGHT)
+
+
 def test_accumulated_gradients_are_the_mean_over_the_parts() -> None:
     net = network()
     loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES))
@@ -318,6 +345,10 @@ def test_any_base_loss_stands_beside_the_penalty() -> None:
         ({"alpha": 1.0, "means": "all"}, "means: expected one of batch, moving, whole"),
         ({"alpha": 1.0, "momentum": 0.0}, "momentum: expected a share above 0"),
         ({"alpha": 1.0, "start": -1}, "start: expected a whole number of at least 0"),
+        (
+            {"alpha": 1.0, "start": "termnal"},
+            "start: expected a whole number of at least 0, or \"terminal\", got 'termnal'",
+        ),
         ({"alpha": 0.0, "learn_alpha": 0.1}, "learn_alpha: expected a positive size"),
         ({"alpha": 1.0, "first": "conv9"}, "first: expected one of the sites conv1, conv2, fc, logits, got 'conv9'"),
         ({"alpha": 1.0, "sites": []}, "sites: expected a rule or names of modules, got an empty list"),
@@ -327,6 +358,28 @@ def test_any_base_loss_stands_beside_the_penalty() -> None:
 def test_bad_settings_are_answered(how: dict, words: str) -> None:
     with pytest.raises((InputError, CaptureError), match=words):
         ll.SVSL(network(), example=batch()[0], **how)
+
+
+@pytest.mark.parametrize(("name", "near"), [("frist", "Did you mean 'first'"), ("xyz", "It has alpha, sites, reduce")])
+def test_a_keyword_that_is_unknown_is_named_with_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(TypeError, match=rf"SVSL\(\) got an unexpected keyword argument '{name}'\. {near}"):
+        ll.SVSL(network(), alpha=1.0, **{name: "conv1"})
+
+
+@pytest.mark.parametrize("accuracy", [99.9, -0.1, float("nan")])
+def test_an_accuracy_that_is_no_share_is_refused(accuracy: float) -> None:
+    loss = ll.SVSL(network(), alpha=0.3, start="terminal")
+    with pytest.raises(InputError, match="accuracy: expected a share from 0 to 1, got"):
+        loss.end_epoch(accuracy)
+    assert loss.end_epoch(1.0)
+
+
+def test_a_network_that_is_all_frozen_blames_no_single_site() -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3)
+    net.requires_grad_(False)
+    with pytest.raises(InputError, match="none of the sites conv1, conv2, fc, logits carries a gradient"):
+        loss(net(x), y)
 
 
 def test_bad_batches_are_answered() -> None:

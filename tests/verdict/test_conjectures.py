@@ -53,6 +53,33 @@ def test_falling_curves_satisfy_both_conjectures_on_both_splits() -> None:
     assert [v.checked for v in verdicts] == [4, 3, 4, 3]  # two terminal epochs × two steps; three layers
 
 
+def test_what_is_said_of_comparisons_that_go_the_wrong_way() -> None:
+    assert found(check_conjectures(course()), 7).sentence.endswith(": none of 4 comparisons goes the wrong way.")
+    little = found(check_conjectures(course(changed(16, 1, 0.201))), 7)
+    assert little.sentence.endswith(": 1 of 4 comparisons goes the wrong way, inside the noise.")
+
+
+def test_an_open_conjecture_says_which_layers_had_no_room_to_fall() -> None:
+    rows = tuple((0.3, 0.2, 0.0) for _ in EPOCHS)  # nothing falls, the last layer stands at 0
+    open_ = found(check_conjectures(course(rows)), 8)
+    stood = "c stood about at 0 at the threshold already and had no room to fall"
+    assert open_.sentence.endswith(f": it does not fall at every layer beyond the noise; {stood}.")
+    flat = found(check_conjectures(course(tuple((0.0, 0.0, 0.0) for _ in EPOCHS))), 8)
+    assert "every layer stood about at 0 at the threshold already" in flat.sentence
+
+
+def test_records_by_their_epochs_are_checked_as_they_are() -> None:
+    def record(mismatch: float) -> Record:
+        rows = [SiteRow(s, "Linear", (4,), 4, values={"ncc_mismatch": mismatch / i}) for i, s in enumerate("ab", 1)]
+        return Record("net", rows, ["x", "y"], counts=[50, 50], accuracy=1.0)
+
+    history = {1: record(0.4), 2: record(0.2)}
+    assert check_conjectures(history) == check_conjectures(training_course(history))
+    assert check_conjectures([history], [history]) == check_conjectures(*[training_course(history)] * 2)
+    with pytest.raises(InputError, match=r"expected records by their epochs, \{1: record, …\}, got the key 'a'"):
+        training_course({"a": record(0.4)})
+
+
 def test_a_rise_with_depth_in_the_terminal_phase_is_a_counter_example() -> None:
     verdict = found(check_conjectures(course(changed(8, 1, 0.4))), 7)
     assert verdict.holds is False

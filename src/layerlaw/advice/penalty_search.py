@@ -43,6 +43,7 @@ class PenaltySearch:
     trials: tuple[PenaltyTrial, ...]
     plain: float | None
     validation: int
+    sites: str | tuple[str, ...] = "auto"
 
     @property
     def best(self) -> PenaltyTrial:
@@ -57,8 +58,14 @@ class PenaltySearch:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        more = {"standard_error": self.standard_error, "sentence": self.sentence}
+        more = {"standard_error": self.standard_error, "sentence": self.sentence, "loss": self.loss}
         return {"format": "layerlaw svsl search", "version": 1, **asdict(self), **more}
+
+    @property
+    def loss(self) -> str:
+        """What was found, as a line of code; the reduction is in it, since α of one is none of the other."""
+        sites = "" if self.sites == "auto" else f"sites={self.sites!r}, "
+        return f'll.SVSL(model, alpha={self.alpha:.3g}, {sites}first="{self.first}", reduction="{self.reduction}")'
 
     @property
     def sentence(self) -> str:
@@ -66,10 +73,10 @@ class PenaltySearch:
         chosen = f"α = {self.alpha:.3g} from {self.first} on ({self.reduction}) is the best of "
         found = f"{chosen}{counted(len(self.trials), 'trial')}: {percent(self.best.accuracy, 2)} of validation samples"
         if self.plain is None or self.best.accuracy is None:
-            return f"{found}; training without the penalty diverged."
+            return f"{found}; training without the penalty diverged. In a loop of your own: {self.loss}"
         gain = self.best.accuracy - self.plain
         noise = ", inside the noise" if abs(gain) < 2 * math.sqrt(2) * self.standard_error else ""
-        return f"{found}, {percent(self.plain, 2)} without the penalty{noise}."
+        return f"{found}, {percent(self.plain, 2)} without the penalty{noise}. In a loop of your own: {self.loss}"
 
 
 def svsl_search(
@@ -133,7 +140,7 @@ def svsl_search(
     if not known:
         raise LayerlawError(f"search: all {trials} trials diverged. Use a lower learning rate, or smaller alphas.")
     best = max(known, key=lambda trial: trial.accuracy or 0.0)
-    return PenaltySearch(best.alpha, best.first, reduction, tuple(found), plain, len(split.test_labels))
+    return PenaltySearch(best.alpha, best.first, reduction, tuple(found), plain, len(split.test_labels), where)
 
 
 def _first_sites(recipe: Recipe, samples: Samples, where: str | tuple[str, ...]) -> list[str]:

@@ -247,6 +247,7 @@ def svsl_search(
         write_json(made_folder(options.out) / "search.json", plain)
         written = {"search": str(options.out / "search.json")}
     print_exits(found.sentence, [], rows, [], screen)
+    screen.print(found.loss, soft_wrap=True)  # once more, in one line, to be pasted
     conclude(screen, options.as_json, plain, written)
 
 

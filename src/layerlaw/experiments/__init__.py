@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from layerlaw.errors import DataError, InputError
-from layerlaw.experiments.setting import Setting
+from layerlaw.experiments.setting import Setting, quick_title
 from layerlaw.files import as_path, made_folder, write_whole
 from layerlaw.lab.engines import Engine, check_engine
 from layerlaw.lab.processes import cores
@@ -207,8 +207,9 @@ def reproduce(
         quick=quick,
         data=setting.checksums,
     )
-    rows, notes = outcome.rows, list(map(sentence, outcome.notes))
+    rows, notes, title = outcome.rows, list(map(sentence, outcome.notes)), outcome.title
     if quick:
+        title = quick_title(title, setting.checksums)
         rows = [replace(row, reproduced=None) for row in rows]
         notes = ["Quick run: few epochs, not the paper's setting; nothing is judged by it.", *notes]
-    return replace(outcome, rows=rows, notes=notes, provenance={**known, **outcome.provenance})
+    return replace(outcome, title=title, rows=rows, notes=notes, provenance={**known, **outcome.provenance})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,7 @@ ADAM = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)  # the learning rates of the authors' grid
 TITLES = {"fashion_mnist": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10"}
 SMALL = 10  # pixels: so small, whole data sets are resized once and drawn from
 FILE_ORDER = "first-in-file-order"  # the name of samples that are not drawn
+EMBEDDED = "embedded Fashion-MNIST"  # what stands in for all images in a quick run
 PREPARED = "LAYERLAW_PREPARED"
 """Environment variable: a folder in which prepared samples are kept, for machines without the official files."""
 Data = Mapping[str, Samples | Callable[[int], Samples]]
@@ -105,7 +106,7 @@ class Setting:
 
     def used(self, recipes: Sequence[Recipe], data: Data) -> None:
         """Note these networks, their seeds and their samples for the outcome's provenance."""
-        which = " (embedded Fashion-MNIST)" if self.quick else ""
+        which = f" ({EMBEDDED})" if self.quick else ""
         for recipe in recipes:
             drawn = "" if isinstance(data[recipe.data], Samples) else f", seed {recipe.seed}"
             self.checksums[f"{recipe.data}{drawn}{which}"] = _given(data, recipe).checksum
@@ -131,6 +132,15 @@ def model_folder(name: str, what: str) -> Path:
             f"{what} there; --quick needs none."
         )
     return folder / name
+
+
+def quick_title(title: str, data: Iterable[str]) -> str:
+    """The title of a quick run, which may name images that it has not seen; `data` are the names of those that it used.
+
+    >>> quick_title("ResNet18 on MNIST", ["mnist (embedded Fashion-MNIST)"])
+    'ResNet18 on MNIST (quick run, on embedded Fashion-MNIST)'
+    """
+    return f"{title} (quick run{f', on {EMBEDDED}' * any(EMBEDDED in name for name in data)})"
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -33,9 +37,13 @@ class _Hook:
         self._owner, self._method, self._first = weakref.ref(owner) if owner is not None else None, method, first
 
     def __call__(self, *args: Any) -> None:
-        owner = None if self._owner is None else self._owner()
-        if owner is not None:
+        if (owner := self.owner) is not None:
             getattr(owner, self._method)(*self._first, *args)
+
+    @property
+    def owner(self) -> Any:
+        """The loss; `None` where it is gone."""
+        return None if self._owner is None else self._owner()
 
     def __deepcopy__(self, memo: Any) -> _Hook:
         return _Hook()
@@ -47,7 +55,7 @@ class _Hook:
 class SVSL(nn.Module):
     """Cross-entropy and the pull to class means, from hooks in the one forward that runs anyway.
 
-        loss = ll.SVSL(model, alpha=1e-5)
+        loss = ll.SVSL(model, alpha=1e-5, reduction="authors")
         for x, y in loader:
             loss(model(x), y).backward()
 
@@ -75,6 +83,7 @@ class SVSL(nn.Module):
         self._network = weakref.ref(network := network_of(model))  # not registered: its parameters are not the loss's
         if not isinstance(sites, str) and isinstance(sites, (list, tuple)) and not sites:
             raise InputError("sites: expected a rule or names of modules, got an empty list.")
+        _check_known(how)
         self.criterion = VariabilityCriterion(
             PenaltySettings(alpha, **how), named=not (isinstance(sites, str) and sites in RULES), base=base
         )
@@ -82,6 +91,7 @@ class SVSL(nn.Module):
         self._capture: Capture | None = None
         self._found: dict[str, Tensor] = {}
         self._calls: dict[str, int] = {}
+        self._names: tuple[str, ...] = ()  # of modules that are listened to
         self._mask: Tensor | None = None
         self._listening, self._running, self._forwards = self.criterion.active, False, 0
         self.register_load_state_dict_post_hook(_listen_again)  # type: ignore[no-untyped-call]
@@ -121,9 +131,15 @@ class SVSL(nn.Module):
 
     def _features(self, found: dict[str, Tensor], forwards: int, logits: Tensor, samples: int) -> dict[str, Tensor]:
         """What the last forward left, as rows (n, d) along depth, the logits among them."""
-        if forwards != 1 or self._capture is None:
+        compiled = COMPILERS[0] in sys.modules
+        unseen = compiled and forwards == 1 and bool(self._names) and not any(self._calls.values())
+        if forwards != 1 or unseen or self._capture is None:
             cure = "call the loss after every forward, or loss.reset() after one that needs no loss"
-            came = f"{forwards} forwards" if forwards else "no forward since the last loss"
+            came = f"{forwards} forwards" if forwards > 1 else "no forward since the last loss"
+            came = "one of which no module was seen" if unseen else came
+            if compiled and forwards < 2:
+                late = "A model that torch.compile had compiled before the loss was made does not notice its hooks"
+                cure += f". {late}: make the loss first, or call torch.compiler.reset() after it"
             raise InputError(f"expected one forward of the model for one loss, got {came}: {cure}.")
         self._capture.counts = Counter(self._calls)
         self._capture.check_calls("this forward")
@@ -141,7 +157,8 @@ class SVSL(nn.Module):
     def end_epoch(self, accuracy: float | None = None) -> bool:
         """For start="terminal", after every epoch: whether the penalty counts from now on.
 
-        By the train accuracy given, else by the share that the training steps since the last call have decided rightly.
+        By the train accuracy given (from 0 to 1), else by the share that the training steps since the last call have decided
+        rightly.
         """
         begun = self.criterion.end_epoch(accuracy)
         self._listening = self.criterion.active
@@ -197,7 +214,8 @@ class SVSL(nn.Module):
                 "expected the model to be called with a tensor whose first axis are the samples, got none."
             )
         batch = Batch(args, kwargs, torch.zeros(len(first), dtype=torch.long))
-        self._plan: Plan = plan_sites(network, batch, self._choice, self._reduce)
+        with _unheard(network):
+            self._plan: Plan = plan_sites(network, batch, self._choice, self._reduce)
         sites = [site for site in self._plan.along_depth if site.at != "logits"]  # the loss is given those
         names = [site.name for site in self._plan.along_depth]
         if (start := self.criterion.how.first) is not None and start not in names:
@@ -263,6 +281,33 @@ class SVSL(nn.Module):
         self._running = False
         # In eval mode a forward may be for its own sake: the last one counts.
         self._forwards = self._forwards + 1 if network.training else 1
+
+
+@contextmanager
+def _unheard(network: nn.Module) -> Iterator[None]:
+    """No loss of the network listens to a dry run: another one may be in the middle of the forward that makes it."""
+    hooks = [*network._forward_pre_hooks.values(), *network._forward_hooks.values()]
+    losses = {id(loss): loss for hook in hooks if isinstance(hook, _Hook) and (loss := hook.owner) is not None}
+    before = [(loss, loss._listening, loss._running) for loss in losses.values()]
+    for loss, _, _ in before:
+        loss._listening = loss._running = False
+    try:
+        yield
+    finally:
+        for loss, listening, running in before:
+            loss._listening, loss._running = listening, running
+
+
+def _check_known(how: Mapping[str, Any]) -> None:
+    """Raise where a keyword is none of the penalty's settings."""
+    settings = [setting.name for setting in fields(PenaltySettings)]
+    own = inspect.signature(SVSL).parameters.values()
+    known = list(dict.fromkeys([*(one.name for one in own if one.kind is one.KEYWORD_ONLY), *settings]))
+    for name in how:
+        if name not in settings:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else f" It has {', '.join(known)}."
+            raise TypeError(f"SVSL() got an unexpected keyword argument '{name}'.{hint}")
 
 
 def _listen_again(loss: SVSL, keys: Any) -> None:

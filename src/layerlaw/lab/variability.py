@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from layerlaw.capture.choice import RULES
 from layerlaw.capture.site_rules import SiteChoice
-from layerlaw.errors import InputError, LabelError, check_choice, check_whole
+from layerlaw.errors import Demand, InputError, LabelError, check_choice, demand, whole
 from layerlaw.lab.losses import Loss
 from layerlaw.stats import checked_labels, one_hot
 from layerlaw.stats.precision import at_least_float32, full_precision, row_chunks
@@ -63,7 +63,8 @@ class PenaltySettings:
         if not 0 < self.momentum <= 1:
             raise InputError(f"momentum: expected a share above 0 and at most 1, got {self.momentum!r}.")
         if self.start != "terminal":
-            check_whole(0, start=self.start)
+            step = whole(0)
+            demand(start=(self.start, Demand(f'{step.words}, or "terminal"', step.asked)))
         if self.learn_alpha is not None and not (0 < self.learn_alpha < math.inf and self.alpha > 0):
             expected = "expected a positive size of the penalty, and alpha > 0 to start from"
             raise InputError(f"learn_alpha: {expected}, got {self.learn_alpha!r} with alpha={self.alpha:g}.")
@@ -154,6 +155,8 @@ class VariabilityCriterion(nn.Module):
 
     def end_epoch(self, accuracy: float | None = None) -> bool:
         """For start="terminal": whether it counts from now on, by this accuracy or by what training has decided rightly."""
+        if accuracy is not None and not 0 <= accuracy <= 1:
+            raise InputError(f"accuracy: expected a share from 0 to 1, got {accuracy!r}.")
         if accuracy is None and self._right is not None:
             right = torch.stack([self._right.double(), torch.full_like(self._right, self._seen, dtype=torch.float64)])
             all_reduce([right])
@@ -189,8 +192,12 @@ class VariabilityCriterion(nn.Module):
         names = names[names.index(self.how.first) if self.how.first is not None else 0 :]
         fixed = [name for name in names if not features[name].requires_grad]
         if fixed and (self.named or len(fixed) == len(names)):
-            why = "no trained parameter lies before it"
-            raise InputError(f"site '{fixed[0]}' carries no gradient: {why}. Choose other sites, or unfreeze layers.")
+            where = f"site '{fixed[0]}' carries no gradient: no trained parameter lies before it"
+            if len(fixed) == len(names) > 1:
+                where = (
+                    f"none of the sites {', '.join(names)} carries a gradient: no trained parameter lies before them"
+                )
+            raise InputError(f"{where}. Choose other sites, or unfreeze layers.")
         return {name: features[name] for name in names if name not in fixed}
 
     def _centers(

@@ -72,6 +72,9 @@ History = Mapping[int, Record] | Any
 """Epochs → records of `probe`; or a `lab.Run` whose schedule had collapse=True, or its measurements."""
 
 
+Course = TrainingCourse | History
+
+
 def training_course(
     history: History,
     *,
@@ -80,6 +83,8 @@ def training_course(
 ) -> TrainingCourse:
     """The course of a training from what was measured on the way; `batchnorm` chooses among the measurements of a run."""
     if isinstance(history, Mapping):
+        if wrong := [epoch for epoch in history if not isinstance(epoch, int) or isinstance(epoch, bool)]:
+            raise InputError(f"course: expected records by their epochs, {{1: record, …}}, got the key {wrong[0]!r}.")
         return _of_records(dict(sorted(history.items())), threshold)
     measurements: Any = getattr(history, "measurements", history)
     found = [m for m in measurements if m.batchnorm == batchnorm and m.split in ("train", "test")]
@@ -178,11 +183,12 @@ class _Difference:
 
 
 def check_conjectures(
-    courses: TrainingCourse | Sequence[TrainingCourse],
-    others: TrainingCourse | Sequence[TrainingCourse] | None = None,
+    courses: Course | Sequence[Course],
+    others: Course | Sequence[Course] | None = None,
 ) -> list[ConjectureVerdict]:
     """Conjectures 7 and 8 of some trainings (seeds of one recipe); with `others`, trained with SVSL in pairs, 11 and 12.
 
+    A training is a course, or what `training_course` makes one of: {epoch: record} or a run.
     A difference is beyond the noise at more than so many standard errors that one of all comparisons would pass by chance in
     5 % of cases. The error is that of shares of so many samples, or that over the trainings where it is larger; a single
     training shows nothing of the noise of training itself.
@@ -200,8 +206,10 @@ def check_conjectures(
     return found
 
 
-def _several(courses: TrainingCourse | Sequence[TrainingCourse]) -> Sequence[TrainingCourse]:
-    some = [courses] if isinstance(courses, TrainingCourse) else list(courses)
+def _several(courses: Course | Sequence[Course]) -> Sequence[TrainingCourse]:
+    one = isinstance(courses, (TrainingCourse, Mapping)) or hasattr(courses, "measurements")
+    given: Any = [courses] if one else courses
+    some = [course if isinstance(course, TrainingCourse) else training_course(course) for course in given]
     if not some or any((c.epochs, c.sites) != (some[0].epochs, some[0].sites) for c in some):
         raise InputError("conjectures: expected courses with the same epochs and sites, got none or others.")
     return some
@@ -235,7 +243,7 @@ def _falls_in_time(courses: Sequence[TrainingCourse], split: str) -> ConjectureV
                 (course.at(split, end)[i], course.at(split, start)[i]) for course, start in both if start is not None
             ]
             found += _differences(courses, split, layer, end, pairs)
-    return _judged(8, split, found, lambda far: _everywhere(found, far), "not at every layer beyond the noise")
+    return _judged(8, split, found, lambda far: _everywhere(found, far), _not_everywhere(found, "at the threshold"))
 
 
 def _lowers(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse], split: str) -> ConjectureVerdict:
@@ -246,9 +254,8 @@ def _lowers(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse], spl
             here = _differences(plain, split, layer, epoch, [(theirs[i], ours[i]) for theirs, ours in rows])
             found += here
             last += here if epoch == terminal[-1] else []
-    return _judged(
-        11, split, found, lambda far: _everywhere(last, far), "not at every layer beyond the noise at the end"
-    )
+    words = _not_everywhere(last, "without SVSL", " at the end")
+    return _judged(11, split, found, lambda far: _everywhere(last, far), words)
 
 
 def _improves(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse]) -> ConjectureVerdict:
@@ -305,8 +312,21 @@ def _judged(
     rises = sum(d.size > 0 for d in found)
     far = NormalDist().inv_cdf(1 - CHANCE)
     holds = False if examples else True if confirmed(lambda d: -d.size > far * d.error) else None
-    inside = f"{counted(rises, 'rise')} inside the noise in {counted(len(found), 'comparison')}"
+    many = counted(len(found), "comparison")
+    inside = f"none of {many} goes the wrong way"
+    if rises:
+        inside = f"{rises} of {many} {'goes' if rises == 1 else 'go'} the wrong way, inside the noise"
     return ConjectureVerdict(number, split, holds, examples, len(found), rises, inside if holds else open_words)
+
+
+def _not_everywhere(found: Sequence[_Difference], when: str, end: str = "") -> str:
+    """Why it is open: it does not fall everywhere, or had no room to."""
+    words = f"it does not fall at every layer beyond the noise{end}"
+    full = [d.layer for d in found if not d.room]
+    if not full:
+        return words
+    stood = f"stood about at 0 {when} already and had no room to fall"
+    return f"every layer {stood}" if len(full) == len(found) else f"{words}; {', '.join(full)} {stood}"
 
 
 def _everywhere(found: Sequence[_Difference], far: Callable[[_Difference], bool]) -> bool:
