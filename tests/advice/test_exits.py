@@ -463,6 +463,9 @@ def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_p
     assert all(site.name in page for site in report.sites)
     assert "nearest class center" in page
     assert str(report).count("\n") >= len(report.sites)
+    sheet = report.sheet()
+    assert sheet.caption.startswith(f"Accuracy on the {report.samples[2]} samples of the half that judges.")
+    assert sheet.panels[1].xlabel == "expected time (batch 1), share of the network's"
 
 
 @pytest.mark.parametrize(

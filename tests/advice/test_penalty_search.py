@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -117,6 +118,15 @@ def test_a_gain_inside_the_noise_is_called_that() -> None:
     assert "inside the noise" in small.sentence
     assert "inside the noise" not in PenaltySearch(1e-5, "a", "authors", trials, 0.80, 1_000_000).sentence
     assert "diverged" in PenaltySearch(1e-5, "a", "authors", trials, None, 100).sentence
+
+
+def test_the_line_to_paste_is_that_of_the_search() -> None:
+    trials = (PenaltyTrial(1.234e-5, "stage1", 0.9),)
+    found = PenaltySearch(1.234e-5, "stage1", "authors", trials, 0.8, 100)
+    assert found.loss == 'll.SVSL(model, alpha=1.23e-05, first="stage1", reduction="authors")'
+    assert found.sentence.endswith(found.loss)
+    assert found.to_dict()["loss"] == found.loss
+    assert "sites=('a', 'b'), first" in replace(found, sites=("a", "b")).loss
 
 
 def test_with_optuna_itself() -> None:

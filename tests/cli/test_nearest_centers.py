@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -44,4 +45,30 @@ def test_the_search_prints_its_sentence_and_leaves_a_file(tmp_path: Path) -> Non
     small = ("--network", "resnet20", "--per-class", "10", "--size", "12", "--epochs", "1", "--trials", "1")
     done = layerlaw("svsl-search", *small, "--batch-size", "30", "--out", "found", cwd=tmp_path)
     assert "is the best of 1 trial" in " ".join(done.stdout.split())
-    assert json.loads((tmp_path / "found" / "search.json").read_text())["trials"][0]["alpha"] > 0
+    plain = json.loads((tmp_path / "found" / "search.json").read_text())
+    assert plain["trials"][0]["alpha"] > 0
+    line = plain["loss"]
+    assert re.fullmatch(r'll\.SVSL\(model, alpha=\S+, first="[\w.]+", reduction="authors"\)', line)
+    assert line in done.stdout.splitlines()  # whole, to be pasted
+    assert plain["sentence"].endswith(line)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [("--validation", "0", "--validation: expected"), ("--rate", "-1", "--rate: expected")],
+)
+def test_errors_of_the_search_name_its_options(option: str, value: str, words: str, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    small = ("--network", "resnet20", "--per-class", "10", "--size", "12", "--epochs", "1", "--trials", "1")
+    done = layerlaw("svsl-search", *small, option, value, cwd=tmp_path, code=1)
+    assert words in done.stdout + done.stderr
+
+
+def test_the_table_of_difficulties_fits_a_narrow_terminal(tmp_path: Path) -> None:
+    record(0.6).save(tmp_path / "hard.json")
+    record(0.2).save(tmp_path / "easy.json")
+    done = layerlaw("difficulty", "hard.json", "easy.json", cwd=tmp_path, columns=80)
+    assert any(
+        line.split() == ["data", "set", "mismatch", "±", "error", "on", "test", "train", "acc.", "test", "acc."]
+        for line in done.stdout.splitlines()
+    )

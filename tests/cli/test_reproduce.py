@@ -23,6 +23,7 @@ def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
     assert len([r for r in data["rows"] if r["name"].startswith("s11/")]) == len(outcome.rows)
     assert outcome.provenance["command"] == "layerlaw reproduce s11 --quick --device cpu"
     assert outcome.provenance["quick"] is True
+    assert outcome.title.endswith("(quick run, on embedded Fashion-MNIST)")
     for name in ("s11.png", "s11.pdf", "s11.html", "lm_words.html", "all.html"):
         assert (place / name).stat().st_size > 1000
     assert not any(row["reproduced"] is not None for row in data["rows"])  # nothing is judged by a quick run

@@ -188,8 +188,14 @@ class ExitReport(Shown):
             mine = sorted((p for p in self.curve if p.kind == kind), key=lambda point: point.cost)
             curves += [Series([p.cost for p in mine], [100 * p.accuracy for p in mine], KINDS[kind])] if mine else []
         ends = Series([min([p.cost for p in self.curve], default=0.0), 1.0], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)  # noqa: E501  # fmt: skip
-        second = Panel("Each sample on its own", [*curves, ends], "expected time, share of the network's", "accuracy, %", log_y=False)  # noqa: E501  # fmt: skip
-        return Sheet("Early exit", [first, second] if curves else [first], columns=2, caption=self.sentence)
+        timed = min(self.sites[0].time, default=None)  # else layers stand in for time
+        cost = "expected layers" if timed is None else f"expected time (batch {timed})"
+        second = Panel("Each sample on its own", [*curves, ends], f"{cost}, share of the network's", "accuracy, %", log_y=False)  # noqa: E501  # fmt: skip
+        below = f"Accuracy on the {counted(self.samples[2], 'sample')} of the half that judges."
+        below += " Each sample on its own: a point per accuracy that those who leave at one exit may lose." * bool(
+            curves
+        )
+        return Sheet("Early exit", [first, second] if curves else [first], columns=2, caption=below)
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib."""
