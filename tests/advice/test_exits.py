@@ -18,6 +18,7 @@ from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
 from layerlaw.capture.batches import Batch
 from layerlaw.errors import CaptureError, DataError, InputError, LabelError
 from layerlaw.stats import ClassSums
+from layerlaw.wording import percent
 
 
 class Counted(nn.Module):
@@ -312,6 +313,8 @@ def test_the_headline_is_about_the_exit_that_is_returned(trained: Counted, by: s
     assert f"{-100 * drop:+.1f} points".replace("-", "−") in report.sentence
     others = ("With class means instead of a linear read-out", "With a linear read-out instead of class means")
     assert report.findings[0].startswith(others[found.kind == "centers"])
+    shown = [row[report.rows[0].index("agreement")] for row in report.rows[1:-1]]
+    assert shown == [percent(site.agreement[found.kind]) for site in report.sites]
 
 
 def test_the_best_of_two_exits_at_one_site_is_the_more_accurate() -> None:

@@ -160,12 +160,13 @@ class ExitReport(Shown):
         """The table with its heads: a row per site."""
         kinds = list(self.sites[0].judged)
         sizes = sorted(self.sites[0].time)
+        agreeing = self.kind if self.kind in kinds else "centers"
         heads = ["site", "layers", *(f"{KINDS[kind]}" for kind in kinds), "agreement"]
         out = [[*heads, *(f"time, batch {size}" for size in sizes)]]
         for site in self.sites:
             accuracies = [percent(site.judged[kind]) for kind in kinds]
             times = [percent(site.time[size], 0) for size in sizes]
-            out.append([site.name, str(site.layers), *accuracies, percent(site.agreement["centers"]), *times])
+            out.append([site.name, str(site.layers), *accuracies, percent(site.agreement[agreeing]), *times])
         whole = [percent(self.accuracy)] * len(kinds)
         return [*out, ["whole network", str(self.layers), *whole, "100%", *["100%"] * len(sizes)]]
 
