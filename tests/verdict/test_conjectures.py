@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from layerlaw.errors import InputError
@@ -76,6 +77,7 @@ def test_records_by_their_epochs_are_checked_as_they_are() -> None:
     history = {1: record(0.4), 2: record(0.2)}
     assert check_conjectures(history) == check_conjectures(training_course(history))
     assert check_conjectures([history], [history]) == check_conjectures(*[training_course(history)] * 2)
+    assert training_course({np.int64(k): one for k, one in history.items()}) == training_course(history)
     with pytest.raises(InputError, match=r"expected records by their epochs, \{1: record, …\}, got the key 'a'"):
         training_course({"a": record(0.4)})
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
@@ -83,7 +84,7 @@ def training_course(
 ) -> TrainingCourse:
     """The course of a training from what was measured on the way; `batchnorm` chooses among the measurements of a run."""
     if isinstance(history, Mapping):
-        if wrong := [epoch for epoch in history if not isinstance(epoch, int) or isinstance(epoch, bool)]:
+        if wrong := [epoch for epoch in history if not isinstance(epoch, Integral) or isinstance(epoch, bool)]:
             raise InputError(f"course: expected records by their epochs, {{1: record, …}}, got the key {wrong[0]!r}.")
         return _of_records(dict(sorted(history.items())), threshold)
     measurements: Any = getattr(history, "measurements", history)
