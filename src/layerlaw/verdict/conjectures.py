@@ -84,7 +84,8 @@ def training_course(
 ) -> TrainingCourse:
     """The course of a training from what was measured on the way; `batchnorm` chooses among the measurements of a run."""
     if isinstance(history, Mapping):
-        if wrong := [epoch for epoch in history if not isinstance(epoch, Integral) or isinstance(epoch, bool)]:
+        given: list[Any] = list(history)  # epochs of NumPy are whole numbers too
+        if wrong := [epoch for epoch in given if not isinstance(epoch, Integral) or isinstance(epoch, bool)]:
             raise InputError(f"course: expected records by their epochs, {{1: record, …}}, got the key {wrong[0]!r}.")
         return _of_records(dict(sorted(history.items())), threshold)
     measurements: Any = getattr(history, "measurements", history)
