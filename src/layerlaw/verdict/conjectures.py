@@ -85,7 +85,7 @@ def training_course(
     """The course of a training from what was measured on the way; `batchnorm` chooses among the measurements of a run."""
     if isinstance(history, Mapping):
         given: list[Any] = list(history)  # epochs of NumPy are whole numbers too
-        if wrong := [epoch for epoch in given if not isinstance(epoch, Integral) or isinstance(epoch, bool)]:
+        if wrong := [epoch for epoch in given if type(epoch) is bool or not isinstance(epoch, Integral)]:
             raise InputError(f"course: expected records by their epochs, {{1: record, …}}, got the key {wrong[0]!r}.")
         return _of_records(dict(sorted(history.items())), threshold)
     measurements: Any = getattr(history, "measurements", history)
