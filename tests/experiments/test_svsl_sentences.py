@@ -121,3 +121,45 @@ def test_pairs_tell_the_model_where_the_second_sentence_begins() -> None:
     with torch.no_grad():
         inputs = {k: v for k, v in batch.items() if k != "labels"}
         assert not torch.allclose(model(**inputs), model(**{**inputs, "token_type_ids": None}))
+
+
+def without_dropout(seed: int) -> sentences.Classifier:
+    model = sentences.Classifier(sentences.encoder_of(setting(), seed, trained=True), seed)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "dropout_prob"):
+            module.dropout_prob = 0.0
+    model.encoder.config.attention_probs_dropout_prob = 0.0
+    return model
+
+
+def tuned_weights(how: str, device: str = "cpu") -> list[torch.Tensor]:
+    data = sentences.glue_task(setting(), "sst2", 16, 20).train
+    model, tuning = without_dropout(3), sentences.Tuning(20, 2, rate=1e-3, batch_size=8)
+    if how == "as tuned":
+        sentences.tuned(model, data, tuning, seed=5, device=device, progress=False)
+        return [p.detach().cpu() for p in model.parameters()]
+    optimizer = torch.optim.AdamW(model.to(device).train().parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    generator = torch.Generator().manual_seed(5)
+    batches = [index for _ in range(2) for index in sentences.mixed(data, 8, generator)]
+    n, first = len(batches), 1
+    loss = torch.nn.functional.cross_entropy
+    trainer = sentences.RecordedTuning(model, data, optimizer, loss, torch.device(device))
+
+    def rate_at(step: int) -> float:
+        return 1e-3 * min((step + 1) / first, (n - step) / (n - first + 1))
+
+    assert len(list(trainer.steps(batches, rate_at, [8, 4]))) == n
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+def test_steps_on_resident_sentences_are_those_of_the_plain_loop() -> None:
+    for a, b in zip(tuned_weights("as tuned"), tuned_weights("resident"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_recorded_steps_on_a_gpu_are_those_of_the_plain_loop_on_the_cpu() -> None:
+    for a, b in zip(tuned_weights("as tuned", "cuda"), tuned_weights("as tuned"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-4)
