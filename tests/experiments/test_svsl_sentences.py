@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,25 @@ def test_what_was_fine_tuned_is_read_back_and_not_tuned_again(tmp_path: Path, mo
     first = fine_tuned(setting(tmp_path), "sst2", "plain", 3, given, FEW)
     monkeypatch.setattr(svsl_sentences, "tuned", lambda *a, **k: pytest.fail("tuned again"))
     assert fine_tuned(setting(tmp_path), "sst2", "plain", 3, given, FEW) == first
+
+
+def test_several_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, two = Setting(quick=True, progress=False), Setting(quick=True, progress=False, folder=tmp_path, workers=2)
+    monkeypatch.setattr(svsl_sentences, "QUICK_TUNING", FEW)
+    short = (
+        "from layerlaw.experiments.collapse import svsl_sentences as s; from layerlaw.experiments import sentences; "
+    )
+    short += "s.QUICK_TUNING = sentences.Tuning(24, 2, rate=1e-3, batch_size=8)"
+    (tmp_path / "sitecustomize.py").write_text(short)  # the other processes are to be as quick
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    one, other = (svsl_sentences.all_pairs(some, ("sst2",)) for some in (alone, two))
+    for arm, some in one["sst2"].items():
+        for a, b in zip(some, other["sst2"][arm], strict=True):
+            assert a.metric == pytest.approx(b.metric, abs=0.05)
+            assert a.course.accuracy["train"] == pytest.approx(b.course.accuracy["train"], abs=0.1)
+    assert (two.networks, two.used_seeds) == (alone.networks, alone.used_seeds) == (2, {666})
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    assert svsl_sentences.all_pairs(replace(two, workers=None), ("sst2",)) == other  # and is read back by one
 
 
 def test_mismatch_is_that_of_all_tokens_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
