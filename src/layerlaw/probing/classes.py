@@ -155,7 +155,8 @@ class Classes:
         if scores is None or scores.shape[1] <= max(self.ids):
             return None
         chosen = scores if self.ids == tuple(range(scores.shape[1])) else scores[:, list(self.ids)]
-        return chosen.argmax(1).masked_fill(chosen.isnan().any(1), -1)
+        best = chosen.argmax(1, keepdim=True)  # NaN where there is one
+        return best.masked_fill(chosen.gather(1, best).isnan(), -1).squeeze(1)
 
     def confidence(self, output: Any, keep: Tensor | None) -> Tensor | None:
         """Softmax of the decision among the measured classes, in float64; of one probability p the larger of p and 1 − p."""

@@ -67,9 +67,11 @@ def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tens
     """
     scores = (centers @ points).sub_(half_norms)  # (…, K, n)
     best = scores.amax(-2, keepdim=True)
-    ties = (scores == best).sum(-2, keepdim=True).double()  # counted as whole numbers, which is faster
     chosen = scores.gather(-2, choices.expand(*scores.shape[:-2], *choices.shape[-2:]))
-    return (chosen == best) / ties
+    nearest, hits = scores == best, (chosen == best).double()
+    if nearest.is_cpu and int(nearest.count_nonzero()) == best.numel():  # to look whether there are ties is faster
+        return hits
+    return hits / nearest.sum(-2, keepdim=True)
 
 
 def _choices(labels: Tensor, decision: Tensor | None) -> Tensor:
@@ -130,20 +132,25 @@ class Scatter:
         *, nearest: bool = True,  # whether centers are compared; otherwise `near` has nothing but counts
     ) -> Scatter:  # fmt: skip
         """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
-        z, hot = double(coordinates), indicators(labels, span.counts.shape[-1], torch.float64)
-        own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
+        K, r = span.counts.shape[-1], coordinates.shape[-2]
+        hot, choices = indicators(labels, K, torch.float64), _choices(labels, decision)
+        shape = (*coordinates.shape[:-2], r + 5 + choices.shape[-2], coordinates.shape[-1])
+        values = span.scales.new_empty(shape)  # (…, r + 6 or 7, n)
+        z = values[..., :r, :].copy_(coordinates)
+        own, equal, squares, fourth, ones = values[..., r : r + 5, :].unbind(-2)
+        torch.sum((z * span.inverse_scales.unsqueeze(-1)).square_(), -2, out=own)
         simple = span.weighting == "classes" or span.balanced
-        equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
-        agreed = torch.zeros_like(own)
+        equal.copy_(own if simple else (span.equal_whitener @ z).square_().sum(-2))
+        torch.square(squares.copy_(lengths), out=squares)
+        torch.square(squares, out=fourth).clamp_max_(MOST_FOURTH)
+        ones.fill_(1.0)
         if nearest:
             places = by_label(span.starts.mT, labels, hot).add_(z)  # (…, r, n): relative to the corners' origin
-            agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
-        squares = double(lengths).square().unsqueeze(-2)
-        fourth = squares.square().clamp_max(MOST_FOURTH)
-        ones = torch.ones_like(squares)
-        values = torch.cat([z, own, equal, squares, fourth, ones, agreed], -2)  # (…, r + 6 or 7, n)
-        sums = sums_by_class(values, labels, span.counts.shape[-1], hot)
-        return cls(sums if nearest else sums[..., :-1], z.shape[-2], span.digest)
+            values[..., r + 5 :, :] = agreement(places, span.corners, span.half_norms, choices)
+        else:
+            values[..., r + 5 :, :] = 0.0
+        sums = sums_by_class(values, labels, K, hot)
+        return cls(sums if nearest else sums[..., : r + 5], r, span.digest)
 
     @property
     def residuals(self) -> Tensor:

@@ -377,9 +377,24 @@ def _whole_blocks(rows: int, row_bytes: int, device: torch.device) -> Iterator[s
         yield slice(even, rows)
 
 
+_kept_indicators: list[tuple[Tensor, Tensor]] = []
+
+
 def indicators(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor | None:
-    """Those of labels (…, n) as rows (…, K, n), where products with them are fast; `None` where classes are many."""
-    return one_hot(labels, classes, dtype) if classes < MANY or labels.dim() > 1 else None
+    """Those of labels (…, n) as rows (…, K, n), where products with them are fast; `None` where classes are many.
+
+    Those of few labels are kept, as their assignment is, and are not to be overwritten.
+    """
+    if classes >= MANY and labels.dim() == 1:
+        return None
+    if labels.dim() != 1 or len(labels) > FEW_LABELS or not labels.is_cpu:
+        return one_hot(labels, classes, dtype)
+    known = _kept_indicators[0] if _kept_indicators else None
+    same = known is not None and known[1].shape[0] == classes and known[1].dtype == dtype
+    if known is None or not same or not torch.equal(known[0], labels):
+        with torch.inference_mode(False):  # they may be used outside of one
+            _kept_indicators[:] = [known := (labels.clone(), one_hot(labels, classes, dtype))]
+    return known[1]
 
 
 def sums_by_class(values: Tensor, labels: Tensor, classes: int, hot: Tensor | None = None) -> Tensor:
@@ -396,4 +411,4 @@ def sums_by_class(values: Tensor, labels: Tensor, classes: int, hot: Tensor | No
 def by_label(columns: Tensor, labels: Tensor, hot: Tensor | None = None) -> Tensor:
     """Of columns (…, r, K), one of each class, those of the samples: labels (…, n) → (…, r, n)."""
     hot = indicators(labels, columns.shape[-1], columns.dtype) if hot is None else hot
-    return columns.index_select(-1, labels) if hot is None else columns @ hot
+    return columns.index_select(-1, labels) if hot is None else columns.contiguous() @ hot  # faster than turned ones
