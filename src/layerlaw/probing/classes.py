@@ -16,7 +16,7 @@ from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
-from layerlaw.measures.columns import SiteColumns, all_columns
+from layerlaw.measures.unread import SiteColumns, all_columns
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.around import Around, check_ranges
@@ -155,8 +155,7 @@ class Classes:
         if scores is None or scores.shape[1] <= max(self.ids):
             return None
         chosen = scores if self.ids == tuple(range(scores.shape[1])) else scores[:, list(self.ids)]
-        best = chosen.argmax(1, keepdim=True)  # NaN where there is one
-        return best.masked_fill(chosen.gather(1, best).isnan(), -1).squeeze(1)
+        return chosen.argmax(1).masked_fill(chosen.isnan().any(1), -1)
 
     def confidence(self, output: Any, keep: Tensor | None) -> Tensor | None:
         """Softmax of the decision among the measured classes, in float64; of one probability p the larger of p and 1 − p."""

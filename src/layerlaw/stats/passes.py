@@ -243,10 +243,9 @@ class FirstPass:
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call: in the same order on all of them, whichever site came first."""
-        if is_alone():
-            return
-        ordered = (of[key] for of in (self.sums, self.permuted) for key in sorted(of, key=str))
-        all_reduce([tensor for sums in ordered for tensor in sums.tensors])
+        if not is_alone():
+            ordered = (of[key] for of in (self.sums, self.permuted) for key in sorted(of, key=str))
+            all_reduce([tensor for sums in ordered for tensor in sums.tensors])
 
     def total(self, key: Key) -> ClassSums:
         """Sums of one site over all groups."""
@@ -358,8 +357,6 @@ class SecondPass:
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call."""
-        if is_alone():
-            return
         found = [sites.scatter for sites in self._spans if sites.scatter is not None]
         tensors = [self.right, *self.sums]
         tensors += [sites.near.sums for sites in self._spans if sites.near is not None]

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from layerlaw.later import Later, later
+from layerlaw.stats.labels import FEW_LABELS
 from layerlaw.stats.precision import at_least_float32, full_precision
 from layerlaw.stats.ranks import gathered, world_size
-from layerlaw.stats.sums import FEW_LABELS
 
 SAMPLES = 200
 TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one

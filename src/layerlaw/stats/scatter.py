@@ -54,9 +54,7 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
         residual = torch.sub(at_least_float32(features[..., rows, :]), center, out=center)
         coordinates.append(frame.basis @ residual.mT)
         lengths.append(torch.linalg.vector_norm(residual, dim=-1, dtype=wide))
-    if len(lengths) == 1:
-        return coordinates[0], lengths[0]
-    return torch.cat(coordinates, -1), torch.cat(lengths, -1)
+    return (coordinates[0], lengths[0]) if len(lengths) == 1 else (torch.cat(coordinates, -1), torch.cat(lengths, -1))
 
 
 def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tensor) -> Tensor:
@@ -69,9 +67,8 @@ def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tens
     best = scores.amax(-2, keepdim=True)
     chosen = scores.gather(-2, choices.expand(*scores.shape[:-2], *choices.shape[-2:]))
     nearest, hits = scores == best, (chosen == best).double()
-    if nearest.is_cpu and int(nearest.count_nonzero()) == best.numel():  # to look whether there are ties is faster
-        return hits
-    return hits / nearest.sum(-2, keepdim=True)
+    alone = nearest.is_cpu and int(nearest.count_nonzero()) == best.numel()  # to look whether there are ties is faster
+    return hits if alone else hits / nearest.sum(-2, keepdim=True)
 
 
 def _choices(labels: Tensor, decision: Tensor | None) -> Tensor:
@@ -134,21 +131,17 @@ class Scatter:
         """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
         K, r = span.counts.shape[-1], coordinates.shape[-2]
         hot, choices = indicators(labels, K, torch.float64), _choices(labels, decision)
-        shape = (*coordinates.shape[:-2], r + 5 + choices.shape[-2], coordinates.shape[-1])
-        values = span.scales.new_empty(shape)  # (…, r + 6 or 7, n)
+        rows = r + 5 + choices.shape[-2]  # one of them counts
+        values = span.scales.new_ones((*coordinates.shape[:-2], rows, coordinates.shape[-1]))
         z = values[..., :r, :].copy_(coordinates)
-        own, equal, squares, fourth, ones = values[..., r : r + 5, :].unbind(-2)
+        own, equal, squares, fourth = values[..., r : r + 4, :].unbind(-2)
         torch.sum((z * span.inverse_scales.unsqueeze(-1)).square_(), -2, out=own)
         simple = span.weighting == "classes" or span.balanced
         equal.copy_(own if simple else (span.equal_whitener @ z).square_().sum(-2))
-        torch.square(squares.copy_(lengths), out=squares)
-        torch.square(squares, out=fourth).clamp_max_(MOST_FOURTH)
-        ones.fill_(1.0)
+        torch.square(squares.copy_(lengths).square_(), out=fourth).clamp_max_(MOST_FOURTH)
         if nearest:
             places = by_label(span.starts.mT, labels, hot).add_(z)  # (…, r, n): relative to the corners' origin
             values[..., r + 5 :, :] = agreement(places, span.corners, span.half_norms, choices)
-        else:
-            values[..., r + 5 :, :] = 0.0
         sums = sums_by_class(values, labels, K, hot)
         return cls(sums if nearest else sums[..., : r + 5], r, span.digest)
 

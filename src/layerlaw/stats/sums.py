@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import Labelings, one_hot
+from layerlaw.stats.labels import FEW_LABELS, Labelings, kept_one_hot, one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
 from layerlaw.stats.stacking import SMALL, Key, Pages, side_by_side
 
-FEW_LABELS, MANY_ROWS = 4096, 2**16  # of one batch, and of several sites: what is made of no more of them is kept
+MANY_ROWS = 2**16  # of several sites: what is made of no more of them is kept
 ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
 PAGED = {"cuda"}  # devices on which the features of sites of all widths are added up together
 MANY = 64  # classes (and groups): sums into so many cells are runs of sorted rows, not products with indicator rows
@@ -377,24 +377,9 @@ def _whole_blocks(rows: int, row_bytes: int, device: torch.device) -> Iterator[s
         yield slice(even, rows)
 
 
-_kept_indicators: list[tuple[Tensor, Tensor]] = []
-
-
 def indicators(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor | None:
-    """Those of labels (…, n) as rows (…, K, n), where products with them are fast; `None` where classes are many.
-
-    Those of few labels are kept, as their assignment is, and are not to be overwritten.
-    """
-    if classes >= MANY and labels.dim() == 1:
-        return None
-    if labels.dim() != 1 or len(labels) > FEW_LABELS or not labels.is_cpu:
-        return one_hot(labels, classes, dtype)
-    known = _kept_indicators[0] if _kept_indicators else None
-    same = known is not None and known[1].shape[0] == classes and known[1].dtype == dtype
-    if known is None or not same or not torch.equal(known[0], labels):
-        with torch.inference_mode(False):  # they may be used outside of one
-            _kept_indicators[:] = [known := (labels.clone(), one_hot(labels, classes, dtype))]
-    return known[1]
+    """Those of labels (…, n) as rows (…, K, n), where products with them are fast; `None` where classes are many."""
+    return kept_one_hot(labels, classes, dtype) if classes < MANY or labels.dim() > 1 else None
 
 
 def sums_by_class(values: Tensor, labels: Tensor, classes: int, hot: Tensor | None = None) -> Tensor:
