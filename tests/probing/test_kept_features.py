@@ -90,24 +90,3 @@ def test_cleared_features_leave_their_memory_to_the_next_ones() -> None:
     assert {names[0]: rows.data_ptr() for names, rows in found.together()} == before
     assert all(torch.equal(rows, features(9, 3)[name]) for name, rows in found.features())
     assert len(found.labels) == 9
-
-
-def test_memory_of_kept_features_serves_the_next_probe_and_no_two_at_once() -> None:
-    def right(held: KeptFeatures) -> bool:
-        expected = {name: torch.cat([features(7, 0)[name], features(7, 7)[name]]) for name in WIDTHS}
-        return all(torch.equal(expected[name], rows) for name, rows in held.features())
-
-    def places(held: KeptFeatures) -> set[int]:
-        return {rows.untyped_storage().data_ptr() for _, rows in held.together()}
-
-    (first, _), (second, _) = kept(14), kept(14)
-    before = places(first)
-    assert right(first)
-    assert right(second)
-    assert not before & places(second)
-    first.drop()
-    third, _ = kept(14)
-    assert before & places(third)
-    assert not places(second) & places(third)
-    assert right(second)
-    assert right(third)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapse
 BLOCK_BYTES = {"cpu": (4 * 2**20, 4 * 2**20), "cuda": (2**27, 2**30)}
 LARGE = 2**21  # bytes of a site in a batch from which on features are not kept side by side
 MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
-SPARE = 2**24  # bytes of memory for features that is kept from one probe to the next
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
 
 
@@ -169,7 +167,7 @@ class KeptFeatures:
         if end > stack.shape[1]:
             most = self._budget // self._row_bytes
             rows = max(end, min(most, max(self._capacity, 2 * self.rows)))
-            grown = _memory(features, (len(stack), rows, features.shape[1]))
+            grown = features.new_empty((len(stack), rows, features.shape[1]))
             grown[:, : self.rows] = stack[:, : self.rows]
             self._stacks[kind] = names, (stack := grown)
         stack[place, self.rows : end] = features
@@ -249,27 +247,7 @@ class KeptFeatures:
 
     def drop(self) -> None:
         """Let go of everything."""
-        for _, stack in self._stacks.values():
-            if stack.is_cpu and 0 < stack.nbytes <= SPARE and stack.nbytes >= sum(one.nbytes for one in _spare):
-                _spare[:] = [torch.empty(0, dtype=torch.uint8).set_(stack.untyped_storage())]
         self.whole, self._stacks, self._places, self._closed, self.rows = False, {}, {}, [], 0
-
-
-_spare: list[Tensor] = []  # bytes that features were kept in, for the next ones
-
-
-def _memory(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Memory for features: on a CPU that of a probe before, since fresh pages cost more than what is copied to them."""
-    size = prod(shape) * like.element_size()
-    if like.is_cpu and 0 < size <= SPARE:
-        try:
-            spare = _spare.pop()  # by one thread alone
-        except IndexError:
-            pass
-        else:
-            if spare.nbytes >= size:
-                return spare[:size].view(like.dtype).view(shape)
-    return like.new_empty(shape)
 
 
 def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
