@@ -4,6 +4,8 @@ Seconds per network for so many steps of batch 128 (600 epochs of 1000 images): 
 at once with their weights as blocks on a diagonal or as groups; the start (recording, trying convolutions) and one
 measurement in all five BatchNorm protocols are given apart. Of the steps only `--epochs` × 8 are made and the rest is
 computed from them. Random images; `--device cpu --epochs 1 --images 40` tries the script.
+
+    python benchmarks/side_by_side.py --only resnet18_7x7 --ways alone:1 groups:3 groups:6   # wide networks, small maps
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from layerlaw.lab.fleet.images import ImageFleet
 from layerlaw.lab.training import SingleEngine
 
 NETWORKS = ("resnet_2layer", "resnet_3layer", "resnet_mixed", "pure_cnn_16")
-WAYS = (("alone", 1), ("blocks", 4), ("blocks", 8), ("blocks", 16), ("groups", 8))
+WIDE = ("resnet18_7x7", "resnet18", "vgg11")
+WAYS = ("alone:1", "blocks:4", "blocks:8", "blocks:16", "groups:8")
 SCHEDULE = replace(PROTOCOLS, test=False, sites=("input", "*relu*"))
 
 
@@ -66,13 +69,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=4800)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--only", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--only", nargs="+", choices=(*NETWORKS, *WIDE), default=list(NETWORKS))
+    parser.add_argument("--ways", nargs="+", default=WAYS, help="alone:1, blocks:E or groups:E")
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--precision")
     parser.add_argument("--device", default="cuda")
     given = parser.parse_args()
     for name in given.only:
-        for way, members in WAYS:
+        for way, _, count in (word.partition(":") for word in given.ways):
+            members = int(count)
             try:
                 row = timed(name, way, members, random_images(given.images), given)
             except Exception as error:  # one way that fails must not take the others along

@@ -6,9 +6,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+P = TypeVar("P")
 C = TypeVar("C", bound=type)
 MOST_HELD = 64 * 2**20  # bytes that all values of a process may wait with: beyond, the oldest are worked out
 
@@ -44,6 +46,44 @@ class Later(Generic[T]):
 
     def __reduce__(self) -> tuple[Callable[[T], T], tuple[T]]:
         return _itself, (self.value(),)
+
+
+class Together(Generic[P, T]):
+    """Values of which all that wait are worked out when one of them is wanted: `make` gets their parts, and gives as many.
+
+    >>> doubled = Together(lambda parts: [2 * part for part in parts])
+    >>> first, second = doubled.later(1), doubled.later(2)
+    >>> second.value(), first.value()
+    (4, 2)
+    """
+
+    def __init__(self, make: Callable[[list[P]], list[T]]) -> None:
+        self._make, self._lock = make, threading.RLock()
+        self._waiting: list[weakref.ref[_Part[P, T]]] = []  # of those that nobody holds any more nothing is worked out
+
+    def later(self, part: P, held: int = 0) -> Later[T]:
+        """The value that is made of a part, which holds so many bytes."""
+        waiting = _Part[P, T](part)
+        with self._lock:
+            self._waiting.append(weakref.ref(waiting))
+        return Later(partial(self._value, waiting), held)
+
+    def _value(self, wanted: _Part[P, T]) -> T:
+        with self._lock:
+            if not wanted.made:
+                waiting = [one for known in self._waiting if (one := known()) is not None and not one.made]
+                self._waiting = []
+                for one, value in zip(waiting, self._make([one.part[0] for one in waiting]), strict=True):
+                    one.made, one.part = [value], []
+            return wanted.made[0]
+
+
+class _Part(Generic[P, T]):
+    """What a value is made of, until it is made."""
+
+    def __init__(self, part: P) -> None:
+        self.part: list[P] = [part]
+        self.made: list[T] = []
 
 
 def later(make: Callable[[], T], held: int = 0) -> T:

@@ -30,7 +30,7 @@ SHOWN = 10  # columns that an error names
 INPUT = "in"  # the number of a language model's embedded input, which is no block
 
 
-@looked_at(plane=lambda points: [*map(tuple, points)])  # tuples: the garbage collector does not look at them again
+@looked_at(plane=lambda points: [*map(tuple, points)], values=None, by_class=None)  # tuples: no garbage collector looks
 @dataclass
 class SiteRow:
     """One place in the network: what it is, and what was measured there.

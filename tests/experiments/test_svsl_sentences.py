@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,25 @@ def test_what_was_fine_tuned_is_read_back_and_not_tuned_again(tmp_path: Path, mo
     first = fine_tuned(setting(tmp_path), "sst2", "plain", 3, given, FEW)
     monkeypatch.setattr(svsl_sentences, "tuned", lambda *a, **k: pytest.fail("tuned again"))
     assert fine_tuned(setting(tmp_path), "sst2", "plain", 3, given, FEW) == first
+
+
+def test_several_processes_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, two = Setting(quick=True, progress=False), Setting(quick=True, progress=False, folder=tmp_path, workers=2)
+    monkeypatch.setattr(svsl_sentences, "QUICK_TUNING", FEW)
+    short = (
+        "from layerlaw.experiments.collapse import svsl_sentences as s; from layerlaw.experiments import sentences; "
+    )
+    short += "s.QUICK_TUNING = sentences.Tuning(24, 2, rate=1e-3, batch_size=8)"
+    (tmp_path / "sitecustomize.py").write_text(short)  # the other processes are to be as quick
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    one, other = (svsl_sentences.all_pairs(some, ("sst2",)) for some in (alone, two))
+    for arm, some in one["sst2"].items():
+        for a, b in zip(some, other["sst2"][arm], strict=True):
+            assert a.metric == pytest.approx(b.metric, abs=0.05)
+            assert a.course.accuracy["train"] == pytest.approx(b.course.accuracy["train"], abs=0.1)
+    assert (two.networks, two.used_seeds) == (alone.networks, alone.used_seeds) == (2, {666})
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    assert svsl_sentences.all_pairs(replace(two, workers=None), ("sst2",)) == other  # and is read back by one
 
 
 def test_mismatch_is_that_of_all_tokens_with_their_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,3 +143,45 @@ def test_pairs_tell_the_model_where_the_second_sentence_begins() -> None:
     with torch.no_grad():
         inputs = {k: v for k, v in batch.items() if k != "labels"}
         assert not torch.allclose(model(**inputs), model(**{**inputs, "token_type_ids": None}))
+
+
+def without_dropout(seed: int) -> sentences.Classifier:
+    model = sentences.Classifier(sentences.encoder_of(setting(), seed, trained=True), seed)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "dropout_prob"):
+            module.dropout_prob = 0.0
+    model.encoder.config.attention_probs_dropout_prob = 0.0
+    return model
+
+
+def tuned_weights(how: str, device: str = "cpu") -> list[torch.Tensor]:
+    data = sentences.glue_task(setting(), "sst2", 16, 20).train
+    model, tuning = without_dropout(3), sentences.Tuning(20, 2, rate=1e-3, batch_size=8)
+    if how == "as tuned":
+        sentences.tuned(model, data, tuning, seed=5, device=device, progress=False)
+        return [p.detach().cpu() for p in model.parameters()]
+    optimizer = torch.optim.AdamW(model.to(device).train().parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    generator = torch.Generator().manual_seed(5)
+    batches = [index for _ in range(2) for index in sentences.mixed(data, 8, generator)]
+    n, first = len(batches), 1
+    loss = torch.nn.functional.cross_entropy
+    trainer = sentences.RecordedTuning(model, data, optimizer, loss, torch.device(device))
+
+    def rate_at(step: int) -> float:
+        return 1e-3 * min((step + 1) / first, (n - step) / (n - first + 1))
+
+    assert len(list(trainer.steps(batches, rate_at, [8, 4]))) == n
+    return [p.detach().cpu() for p in model.parameters()]
+
+
+def test_steps_on_resident_sentences_are_those_of_the_plain_loop() -> None:
+    for a, b in zip(tuned_weights("as tuned"), tuned_weights("resident"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_recorded_steps_on_a_gpu_are_those_of_the_plain_loop_on_the_cpu() -> None:
+    for a, b in zip(tuned_weights("as tuned", "cuda"), tuned_weights("as tuned"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-4)

@@ -17,10 +17,16 @@ from torch.utils.checkpoint import checkpoint
 
 import layerlaw as ll
 from layerlaw.errors import CaptureError, InputError, LabelError
-from layerlaw.lab import CrossEntropy, Recipe, Samples, Shape, VariabilityCrossEntropy, sweep
+from layerlaw.lab import CrossEntropy, Recipe, Samples, Shape, VariabilityCrossEntropy, sweep, variability
 
 HERE = Path(__file__).resolve().parent
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+@pytest.fixture(params=["site by site", "one product"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residuals as on a CPU, and as on a GPU."""
+    monkeypatch.setattr(variability, "FEW_SAMPLES", {"cpu": 512} if request.param == "one product" else {})
 
 
 def network(dtype: torch.dtype = torch.float64) -> SmallNet:
@@ -33,6 +39,7 @@ def assert_equal(one: list[torch.Tensor], other: list[torch.Tensor], **how: floa
         torch.testing.assert_close(a, b, **how)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("reduction", ["paper", "authors"])
 def test_value_and_gradient_are_those_of_direct_autograd(reduction: str) -> None:
     net, (x, y) = network(), batch()
@@ -76,6 +83,7 @@ def test_means_of_the_whole_set_are_measured_once(reduction: str) -> None:
     assert_equal(gradients(found, net), gradients(expected, net), **TIGHT)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_the_gradient_agrees_with_differences() -> None:
     from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion
 
@@ -85,6 +93,7 @@ def test_the_gradient_agrees_with_differences() -> None:
     assert torch.autograd.gradcheck(lambda v: criterion.penalty({"a": v, "b": v.sin()}, y, 4), (g,))
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_single_samples_and_absent_classes_add_exactly_nothing() -> None:
     net, (x, _) = network(torch.float32), batch(4, dtype=torch.float32)
     y = torch.arange(4)
@@ -92,6 +101,23 @@ def test_single_samples_and_absent_classes_add_exactly_nothing() -> None:
     assert torch.equal(found, F.cross_entropy(net(x), y))
 
 
+def test_near_collapse_one_product_has_the_digits_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    y = torch.arange(96) % 7
+    wide = 100 * torch.randn(7, 500, dtype=torch.float64)[y] + 0.1 * torch.randn(96, 500, dtype=torch.float64)
+    x = wide.float().requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    criterion = variability.VariabilityCriterion(variability.PenaltySettings(1.0, reduction="authors"))
+    expected = criterion.penalty({"site": exact}, y, 7)
+    expected.backward()
+    monkeypatch.setattr(variability, "FEW_SAMPLES", {"cpu": 512})
+    found = criterion.penalty({"site": x}, y, 7)
+    found.backward()
+    assert found.item() == pytest.approx(expected.item(), rel=2e-5)  # 100 / 0.1 · 6e-8
+    assert (x.grad - exact.grad).norm() < 2e-4 * exact.grad.norm()
+
+
+@pytest.mark.usefixtures("both_ways")
 def test_one_class_in_the_batch_is_defined() -> None:
     net, (x, _) = network(), batch()
     y = torch.full((12,), 3)
@@ -99,6 +125,7 @@ def test_one_class_in_the_batch_is_defined() -> None:
     torch.testing.assert_close(found, direct(features_of(net, x), y, 0.3, "authors"), **TIGHT)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_the_first_site_leaves_out_those_before_and_c_is_the_number_of_logits() -> None:
     net, (x, y) = network(), batch()
     found = ll.SVSL(net, alpha=0.3, sites=list(NAMES), first="conv2", reduction="authors")(net(x), y)
@@ -106,6 +133,7 @@ def test_the_first_site_leaves_out_those_before_and_c_is_the_number_of_logits() 
     torch.testing.assert_close(found, expected, **TIGHT)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_a_rule_takes_the_logits_and_leaves_out_what_cannot_learn() -> None:
     net, (x, y) = network(), batch()
     loss = ll.SVSL(net, alpha=0.3, reduction="authors")
@@ -180,6 +208,7 @@ def test_a_learned_alpha_settles_where_the_penalty_has_the_size_that_was_named()
     assert [p.shape for p in loss.parameters()] == [torch.Size([])]  # the network's are not its own
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_under_autocast_statistics_are_in_float32() -> None:
     net, (x, y) = network(torch.float32), batch(dtype=torch.float32)
     seen = {}
@@ -271,6 +300,7 @@ def test_two_losses_of_one_network_do_not_disturb_each_other(sites: str | list[s
             torch.testing.assert_close(loss(logits, y), expected, **TIGHT)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_accumulated_gradients_are_the_mean_over_the_parts() -> None:
     net = network()
     loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES))

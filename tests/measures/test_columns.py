@@ -10,8 +10,9 @@ import torch
 import layerlaw as ll
 import oracle
 from layerlaw.measures import measure
-from layerlaw.measures.columns import Column, all_columns, describe, registered, site_columns
+from layerlaw.measures.columns import Column, describe, registered
 from layerlaw.measures.site import number
+from layerlaw.measures.unread import all_columns, site_columns
 from layerlaw.pages import table
 from layerlaw.stats import ClassSums, Frame, Scatter, find_centers, project
 from layerlaw.stats.around import Around

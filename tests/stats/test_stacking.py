@@ -236,3 +236,13 @@ def test_from_the_second_batch_on_features_are_copied_to_where_they_are_side_by_
     stacks.flush()
     assert seen[-1][0] == ["b"]
     assert len(seen) == len(batches) + 1
+
+
+def test_the_memory_of_a_batch_is_that_of_the_one_before() -> None:
+    places: list[int] = []
+    stacks = Stacks(lambda keys, features: places.append(features.data_ptr()))
+    for number in range(4):
+        for name in "abc":
+            stacks.add(name, torch.full((5, 2), float(number)))
+        stacks.flush()
+    assert len(set(places[1:])) == 1  # the first batch shows how many come together

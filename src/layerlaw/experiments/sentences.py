@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from layerlaw.data.official import ENVIRONMENT, find, read_bytes
 from layerlaw.errors import DataError
 from layerlaw.experiments.setting import Setting, model_folder
-from layerlaw.lab.trainer import steps
+from layerlaw.lab.trainer import Recorded, steps
 from layerlaw.lm.loading import Loaded, drawn, load
 from layerlaw.lm.twins import untrained_twin
 from layerlaw.probing import probe
@@ -31,6 +31,7 @@ CLASSES = ("negative", "positive")
 LENGTH = 64  # tokens; 4 of the 67,349 training sentences have more
 POOL = 16  # batches whose sentences are sorted by length together: little padding, and still mixed
 MEASURED = 100  # sentences in a batch when measuring
+CLIP = 1.0  # the most that the gradient's norm may be
 TINY: dict[str, Any] = {
     "vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 6, "num_attention_heads": 4,
     "intermediate_size": 64, "max_position_embeddings": 32,
@@ -244,9 +245,15 @@ def tuned(
     loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy,
     visit: Callable[[int], None] | None = None,
 ) -> None:
-    """Fine-tune in place on all the sentences, in float32; `visit` is called after every epoch, in eval mode."""
+    """Fine-tune in place on all the sentences, in float32; `visit` is called after every epoch, in eval mode.
+
+    On CUDA, sentences of one length are taken through steps that are recorded once and replayed.
+    """
     model.to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=tuning.rate, weight_decay=0.01, fused=True)
+    where = torch.device(device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=tuning.rate, weight_decay=0.01, fused=True, capturable=where.type == "cuda"
+    )
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)  # dropout
     batches = [index for _ in range(tuning.epochs) for index in mixed(data, tuning.batch_size, generator)]
@@ -260,13 +267,61 @@ def tuned(
     def rate_at(step: int) -> float:
         return tuning.rate * min((step + 1) / warmup, (n - step) / (n - warmup + 1))
 
-    taken = steps(model, optimizer, choose(progress)(batches, "fine-tuning", n), loss_of, rate_at, clip=1.0)
+    shown = choose(progress)(batches, "fine-tuning", n)
+    taken: Iterable[object] = steps(model, optimizer, shown, loss_of, rate_at, clip=CLIP)
+    if where.type == "cuda" and data.length:
+        sizes = sorted({len(index) for index in batches}, reverse=True)
+        taken = RecordedTuning(model, data, optimizer, loss, where).steps(shown, rate_at, sizes)
     for step, _ in enumerate(taken, start=1):
         if visit is not None and step % (n // tuning.epochs) == 0:
             model.eval()
             visit(step // (n // tuning.epochs))
             model.train()
     model.eval()
+
+
+class RecordedTuning(Recorded):
+    """Steps of fine-tuning on sentences that lie on the device, all of one length; recorded where that can be done."""
+
+    def __init__(
+        self,
+        model: Classifier,
+        data: Sentences,
+        optimizer: torch.optim.Optimizer,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        device: torch.device,
+    ) -> None:
+        self.device, self.optimizer, self.model, self.loss = device, optimizer, model, loss
+        self.modules = (model, *([loss] if isinstance(loss, nn.Module) else []))
+        self.captured, self._graphs = device.type == "cuda", {}
+        self._inputs = {name: value.to(device) for name, value in data.batch(range(len(data))).items()}
+        self._labels = self._inputs.pop("labels")
+        # Of a mask (n, T) transformers asks whether it hides anything, and would wait for the answer; one that is added to
+        # the scores (n, 1, 1, T) is taken as it is.
+        hidden = 1 - self._inputs["attention_mask"].float()
+        self._inputs["attention_mask"] = (hidden * torch.finfo(torch.float32).min)[:, None, None]
+        self._rate = torch.zeros((), device=device)
+
+    def steps(
+        self, batches: Iterable[list[int]], rate_at: Callable[[int], float], sizes: Sequence[int]
+    ) -> Iterator[None]:
+        """One step per batch."""
+        if self.captured:
+            self._capture(sizes)
+        for number, index in enumerate(batches):
+            self._rate.fill_(rate_at(number))
+            rows = torch.tensor(index).to(self.device, non_blocking=True)
+            (self._graphs[len(index)] if self.captured else self.step)(rows)
+            yield
+
+    def step(self, rows: Tensor) -> None:
+        """One step on these sentences."""
+        for _ in steps(self.model, self.optimizer, [rows], self._loss_of, lambda _: self._rate, clip=CLIP):
+            pass
+
+    def _loss_of(self, rows: Tensor) -> Tensor:
+        scores = self.model(**{name: value[rows] for name, value in self._inputs.items()})
+        return self.loss(scores, self._labels[rows])
 
 
 def mixed(data: Sentences, batch_size: int, generator: torch.Generator) -> list[list[int]]:

@@ -15,6 +15,7 @@ from layerlaw.capture.network import BatchNormMode, probing_state
 from layerlaw.capture.plan import Plan, Site
 
 BUDGET = {"cpu": 2**30, "cuda": 2**34}  # bytes of features that are kept at a time; elsewhere as on a CPU
+FREE_SHARE = 0.25  # of what a GPU has free, where that is more: others may train on it, too
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,10 @@ class Forwards:
 
     def _parts(self, cuts: list[slice]) -> list[list[slice]]:
         each = sum(site.features * max(4, site.itemsize) for site in self.sites)
-        most = BUDGET.get(self.device.type, BUDGET["cpu"]) // max(1, each)  # samples
+        budget = BUDGET.get(self.device.type, BUDGET["cpu"])
+        if self.device.type == "cuda":
+            budget = max(budget, int(FREE_SHARE * torch.cuda.mem_get_info(self.device)[0]))
+        most = budget // max(1, each)  # samples
         parts: list[list[slice]] = []
         for cut in cuts:
             if not parts or cut.stop - parts[-1][0].start > most:

@@ -203,7 +203,9 @@ class Trainer(Recorded):
         x, y = self.x[rows], self.y[rows]
         with nullcontext() if self.precision != "bf16" else self._half():
             logits = self._logits(x, y)
-            return self.criterion(logits, y, dict(self._features))  # type: ignore[no-any-return]
+            # Kept, they would hold this step's graph, made on another stream, while the next one is recorded.
+            features, self._features = self._features, {}
+            return self.criterion(logits, y, features)  # type: ignore[no-any-return]
 
     def _half(self) -> torch.autocast:
         """bfloat16, without a cache of weights: a recorded step must cast them anew."""

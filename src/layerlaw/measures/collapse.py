@@ -35,7 +35,7 @@ def geometry(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     directions = rows / norms.unsqueeze(-1)
     cosines = directions @ directions.mT  # (…, K, K)
     # Without the diagonal: behind the first number, every (K+1)-th one is on it.
-    off = cosines.flatten(-2)[..., 1:].unflatten(-1, (K - 1, K + 1))[..., :-1].flatten(-2)  # (…, K(K−1))
+    off = cosines.flatten(-2)[..., 1:].reshape(*rows.shape[:-2], K - 1, K + 1)[..., :-1].flatten(-2)  # (…, K(K−1))
     return variation, (off + 1 / (K - 1)).abs().mean(-1), off.std(-1, correction=0)
 
 
@@ -84,7 +84,8 @@ def used_budget(means: Tensor, rows: Tensor) -> Tensor:
     logits: the softmax does not see the former, a bias takes the latter. (…, K, d) twice → (…).
     """
     K = rows.shape[-2]
-    M, W = (torch.linalg.qr(x - x.mean(-2, keepdim=True))[1] for x in (means, rows))  # (…, min(K, d), d)
+    both = torch.stack(torch.broadcast_tensors(means, rows))  # type: ignore[no-untyped-call]
+    M, W = torch.linalg.qr(both - both.mean(-2, keepdim=True), mode="r")[1]  # (…, min(K, d), d)
     product = M @ W.mT  # MWᵀ = Q_M (R_M R_Wᵀ) Q_Wᵀ: the same singular values in at most min(K, d) dimensions
     return singular_values(product).sum(-1) / K
 

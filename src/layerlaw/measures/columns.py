@@ -7,15 +7,12 @@ untrained network, held out, standard errors) have names made from these: `descr
 
 from __future__ import annotations
 
-import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, self_duality, used_budget
@@ -23,10 +20,7 @@ from layerlaw.measures.residual import carried_over, target_residuals
 from layerlaw.measures.separation import equal_separation, jackknifed
 from layerlaw.measures.site import Needs, SiteStatistics, number
 from layerlaw.measures.variability import class_distance_variance, compression, discrimination
-from layerlaw.stats import Scatter
-from layerlaw.stats.around import Around
 from layerlaw.stats.regression import SiteRegression
-from layerlaw.stats.scatter import NearestCenter
 from layerlaw.wording import number as in_words
 from layerlaw.wording import percent, residual
 
@@ -261,87 +255,6 @@ def _derived(base: Column, name: str, how: str) -> Column:
     """The same number otherwise measured."""
     label = f"{base.label[:-1]}, {how})" if base.label.endswith(")") else f"{base.label} ({how})"
     return replace(base, name=name, label=label, compute=None, by_class=None, head="", yields=None, panel="", card="")
-
-
-SiteColumns = tuple[Columns, dict[str, list[float | None]]]
-"""Numbers of one site and one split, and the numbers per class; `None` where a number does not exist."""
-
-
-def site_columns(
-    around: Around, scatter: Scatter, near: NearestCenter | None = None, weight: Tensor | None = None
-) -> SiteColumns:
-    """Numbers of one site and one split.
-
-    `near` are nearest-center decisions by other centers (those of the training data, for a test set), `weight` (K, d) the
-    rows of the classifier that reads this site.
-    """
-    return all_columns([(around, scatter, near)], {} if weight is None else {0: weight})[0]
-
-
-def all_columns(
-    sites: Sequence[tuple[Around, Scatter, NearestCenter | None]], weights: Mapping[int, Tensor]
-) -> list[SiteColumns]:
-    """The same of many sites, those of one shape together; `weights` are rows of classifiers by the place of their site."""
-    around, scatters, near = zip(*sites, strict=True) if sites else ((), (), ())
-    found: list[SiteColumns] = [({}, {})] * len(sites)
-    doubted = [site.doubt(scatter) is not None for site, scatter in zip(around, scatters, strict=True)]
-    kinds: dict[Hashable, list[int]] = defaultdict(list)
-    for i, site in enumerate(around):  # where they differ in what is known of them, they are computed apart
-        known = site.believed(), site.rank > 0, doubted[i], near[i] is None, i if site.within is not None else -1
-        kinds[id(site.alike), known].append(i)
-    for places in kinds.values():
-        one, alike = around[places[0]], around[places[0]].alike.some([around[i].index for i in places])
-        left_out, permuted = one.believed()
-        lent = [decided.sums for i in places if (decided := near[i]) is not None]
-        site = SiteStatistics(
-            alike.centers,
-            Scatter.stack([scatters[i] for i in places]),
-            near=NearestCenter(torch.stack(lent)) if lent else None,
-            left_out=alike.left_out if left_out else None,
-            permuted=alike.permuted if permuted else None,
-            undefined=one.rank == 0 or doubted[places[0]],
-            within=None if one.within is None else one.within.matrix().unsqueeze(0),
-        )
-        for i, columns in zip(places, _computed(site, site.available), strict=True):
-            found[i] = columns
-    for i, weight in weights.items():
-        decided = near[i] or scatters[i].near
-        own = around[i].alike.centers.at(slice(around[i].index, around[i].index + 1))
-        read = SiteStatistics(own, Scatter.stack([scatters[i]]),
-                              near=NearestCenter(decided.sums.unsqueeze(0)), weight=weight)  # fmt: skip
-        ((values, by_class),) = _computed(read, read.available & ROW_NEEDS)
-        found[i] = found[i][0] | values, found[i][1] | by_class
-    for i, (values, by_class) in enumerate(found):
-        if doubted[i] and around[i].rank > 0 and around[i].centers.middle is not None:
-            # residuals around a mean that outliers carry far away lose digits
-            values |= {name: None for name in values if name.startswith("ncc_")}
-            found[i] = values, {name: each for name, each in by_class.items() if not name.startswith("ncc_")}
-    return found
-
-
-def _computed(site: SiteStatistics, needs: Container[Needs]) -> list[SiteColumns]:
-    """Every number that these needs allow, of each entry of the leading dimension; one transfer from a GPU."""
-    S, K = len(site.centers.rank), site.K
-    chosen = [column for column in REGISTRY.values() if column.compute is not None and column.needs in needs]
-    whole = {c.name: c.compute(site) for c in chosen if c.compute is not None}
-    classwise = {c.name: c.by_class(site) for c in chosen if c.by_class is not None}
-    nothing = torch.full((S, K), math.nan, dtype=torch.float64, device=site.centers.rank.device)
-    parts = [torch.stack([_shaped(value, nothing[:, 0]) for value in whole.values()], -1)] if whole else []
-    parts += [_shaped(value, nothing) for value in classwise.values()]
-    found: list[SiteColumns] = []
-    for numbers in torch.cat(parts, -1).tolist() if parts else [[]] * S:
-        known = [value if math.isfinite(value) else None for value in numbers]
-        classes = {name: known[len(whole) + K * i :][:K] for i, name in enumerate(classwise)}
-        found.append((dict(zip(whole, known, strict=False)), classes))
-    return found
-
-
-def _shaped(value: Tensor | float | None, nothing: Tensor) -> Tensor:
-    """A number of every site, or one of all of them, in float64 and of the shape of `nothing`, which it may be."""
-    if not isinstance(value, Tensor):
-        return nothing
-    wide = value if value.dtype == torch.float64 else value.double()
-    return wide if wide.shape == nothing.shape else wide.reshape(-1, *nothing.shape[1:]).expand(nothing.shape)
 
 
 def target_columns(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Sequence
+from dataclasses import fields
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
+import torch
 from torch import Tensor
 
 from layerlaw.measures.collapse import geometry, rare_classes
@@ -14,6 +17,7 @@ from layerlaw.measures.variability import class_variances
 from layerlaw.stats import Centers, LeftOut, Scatter
 from layerlaw.stats.scatter import NearestCenter, Permuted
 
+S = TypeVar("S", Centers, Scatter)
 Needs = Literal[
     "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens",
     "within", "targets", "lens",
@@ -41,6 +45,31 @@ class SiteStatistics:
         self.rows = None if weight is None else weight.to(centers.means.device)
         self.K = centers.counts.shape[-1]
         self.within = within  # SS_w (…, d, d)
+
+    @property
+    def kind(self) -> Hashable:
+        """What those have in common that may be computed as one; `None` where this one is computed alone."""
+        parts, centers = (self.left_out, self.permuted, self.within, self.centers.origin), self.centers
+        if any(part is not None for part in parts) or centers.means.dim() != 3 or not centers.means.is_cpu:
+            return None
+        rows = None if self.rows is None else (self.rows.shape, self.rows.dtype)
+        counts, shape = tuple(centers.counts[0].tolist()), (centers.means.shape[1:], centers.scales.shape[1:])
+        about = (centers.dtype, centers.weighting, centers.balanced, self.undefined)
+        return counts, shape, rows, self.scatter.sums.shape[1:], self.near.sums.shape[1:], *about
+
+    @classmethod
+    def joined(cls, parts: Sequence[SiteStatistics]) -> SiteStatistics:
+        """Several of one kind along the leading dimension; rows of a classifier belong to one site each."""
+        if len(parts) == 1:
+            return parts[0]
+        rows = [part.rows for part in parts if part.rows is not None]
+        return cls(
+            _joined([part.centers for part in parts]),
+            _joined([part.scatter for part in parts]),
+            near=NearestCenter(torch.cat([part.near.sums for part in parts])),
+            weight=torch.stack(rows) if rows else None,
+            undefined=parts[0].undefined,
+        )
 
     @cached_property
     def samples(self) -> Tensor:
@@ -130,6 +159,13 @@ class SiteStatistics:
     def unless_undefined(self, value: Tensor) -> Tensor | None:
         """Nothing where all class means coincide: there nothing is separated, and D has no meaning."""
         return None if self.undefined else value
+
+
+def _joined(parts: Sequence[S]) -> S:
+    """Statistics that differ in nothing but numbers as one, along the leading dimension."""
+    one = {each.name: getattr(parts[0], each.name) for each in fields(parts[0])}
+    held = [name for name, part in one.items() if isinstance(part, Tensor)]
+    return type(parts[0])(**one | {name: torch.cat([getattr(part, name) for part in parts]) for name in held})
 
 
 def enough_samples(centers: Centers) -> bool:

@@ -22,7 +22,7 @@ from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.aside import doubt_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
-from layerlaw.probing.kept_plans import again_without_plan, plan_of
+from layerlaw.probing.kept_plans import again_without_plan, columns_later, plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch, same_network, unequal_notes
@@ -315,7 +315,8 @@ def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, wei
     rows, sites, classes = [], run.plan.sites, run.classes
     with full_precision():
         read = {site: weight for site in sites if site.name == run.plan.reads and isinstance(weight, Tensor)}
-        found = classes.columns(train, sites, weights=read)
+        waits = test is None and null is None and isinstance(classes, Classes)  # their numbers are put among these
+        found = (columns_later(train, sites, read) if waits else None) or classes.columns(train, sites, weights=read)
         untrained = {} if null is None else classes.columns(null, sites)
         tested = {} if test is None else classes.columns(test, sites, reference=train)
     for site in sites:

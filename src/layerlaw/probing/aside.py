@@ -38,17 +38,17 @@ def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
             why = ""
             if len(site.shape) > 1 and not site.tokens:  # an image in front of its patches
                 why = f"all its {row.features:,} numbers, beside the {token} token of other rows"
-            elif site.tokens and starts and row.values.get("rank") == 0:  # a class token that has seen no patch
+            elif site.tokens and starts and _rank(train, site, row) == 0:  # a class token that has seen no patch
                 why = f"the {token} token, which is still the same in all samples"
             starts = starts and bool(why or not row.in_fit)
             row.in_fit, row.aside = (False, why) if row.in_fit and why else (row.in_fit, row.aside)
     _set_aside_one_token(run, rows)
-    full = [row.values.get("rank") == span for row in rows if row.in_fit]
+    ranks = [_rank(train, site, row) for site, row in zip(run.plan.sites, rows, strict=True)]
+    full = [rank == span for rank, row in zip(ranks, rows, strict=True) if row.in_fit]
     most = sum(full) > len(full) / 2  # where most are short of it, they compare with each other
     before: Site | None = None
     modules = cache(lambda: modules_of(run.network))  # looked at by few
-    for site, row in zip(run.plan.sites, rows, strict=True):
-        rank = row.values.get("rank")
+    for site, row, rank in zip(run.plan.sites, rows, ranks, strict=True):
         if not (row.in_fit or row.branch):
             continue
         if most and rank is not None and 0 < rank < span:  # of rank 0 is a dead layer, which ends every law
@@ -57,6 +57,11 @@ def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
             row.in_fit, row.aside = False, f"the same features as '{before.name}'"
         elif row.in_fit:
             before = site
+
+
+def _rank(train: Split, site: Site, row: SiteRow) -> float | None:
+    """Dimensions of its class means; the numbers of a row may not be computed yet, and need not be for this one."""
+    return train.around[site].rank if site in train.around else row.values.get("rank")
 
 
 def doubt_notes(run: Prober, train: Split) -> list[str]:

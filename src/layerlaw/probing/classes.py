@@ -16,7 +16,7 @@ from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
-from layerlaw.measures.columns import SiteColumns, all_columns
+from layerlaw.measures.unread import SiteColumns, all_columns
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.around import Around, check_ranges

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import wraps
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import ref
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.network import probing_state
-from layerlaw.capture.plan import Plan
+from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import told_by
 from layerlaw.capture.site_rules import find_sites
 from layerlaw.errors import CaptureError
+from layerlaw.later import Together, later
+from layerlaw.measures.unread import SiteColumns, Unread, columns_of
 from layerlaw.probing.plan_keys import PlanKey
 from layerlaw.probing.state import taken_over
+from layerlaw.stats.precision import full_precision
+
+if TYPE_CHECKING:
+    from layerlaw.probing.run import Split
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +46,8 @@ class KeptPlans:
         self._plans: dict[Hashable, tuple[Plan, list[ref[Any]]]] = {}
         self.used = False
         """Whether the last measurement went by a plan that was kept."""
+        self.columns: Together[Unread, list[SiteColumns]] = Together(_numbers)
+        """Numbers of measurements that nobody has looked at: those of several are computed at once."""
 
     def find(self, network: nn.Module, batch: Batch, **how: Any) -> Plan:
         """The plan: the one that was kept, or found by a dry run."""
@@ -87,6 +95,28 @@ def keeping(plans: KeptPlans) -> Iterator[None]:
         yield
     finally:
         _in_use.reset(token)
+
+
+def columns_later(
+    split: Split, sites: Sequence[Site], weights: Mapping[Site, Tensor]
+) -> dict[Site, SiteColumns] | None:
+    """As `Classes.columns`, of one of the measurements by a monitor: computed when somebody looks; `None`: it is alone."""
+    kept = _in_use.get()
+    if kept is None:
+        return None
+    known = [(split.around[site], split.scatters[site], split.near.get(site)) for site in sites]
+    unread = Unread.of(known, {sites.index(site): rows for site, rows in weights.items()})
+    whole = kept.columns.later(unread, unread.held)
+
+    def of(place: int) -> SiteColumns:
+        return later(lambda: whole.value()[place][0]), later(lambda: whole.value()[place][1])
+
+    return {site: of(place) for place, site in enumerate(sites)}
+
+
+def _numbers(measurements: list[Unread]) -> list[list[SiteColumns]]:
+    with full_precision():
+        return columns_of(measurements)
 
 
 def plan_of(network: nn.Module, batch: Batch, **how: Any) -> Plan:

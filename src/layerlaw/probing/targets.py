@@ -14,7 +14,8 @@ from torch import Tensor
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import InputError, LabelError
-from layerlaw.measures.columns import SiteColumns, target_columns
+from layerlaw.measures.columns import target_columns
+from layerlaw.measures.unread import SiteColumns
 from layerlaw.probing.classes import (
     NOT_ASKED,
     ClassChoice,

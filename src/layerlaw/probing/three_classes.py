@@ -21,10 +21,13 @@ def three_classes(run: Prober, train: Split, weight: Tensor | str) -> dict[str, 
     site = next((site for site in train.around if site.name == run.plan.reads), None)
     if site is None or train.read is None or run.classes.K < 3:
         return {}
-    centers, read, labels = train.around[site].centers, train.read, train.plane_labels
+    read, labels, place = train.read, train.plane_labels, train.around[site].index
+    centers = train.around[site].alike.centers
     few = read.nbytes <= FEW_BYTES
     # Of their own, so that nothing larger is held until somebody looks.
-    means = centers.means[:3].clone() if centers.origin is None else centers.means[:3] + centers.origin
+    means = centers.means[place, :3].clone()
+    if centers.origin is not None:
+        means += centers.origin[place]
     rows = weight[:3].to(means, copy=True) if isinstance(weight, Tensor) else None
     if few and means.device.type != "cpu":  # a GPU is slow with small matrices
         read, means, rows = read.cpu(), means.cpu(), None if rows is None else rows.cpu()

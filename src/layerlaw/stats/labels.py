@@ -12,6 +12,8 @@ from torch import Tensor
 from layerlaw.errors import LabelError
 from layerlaw.stats.precision import double
 
+FEW_LABELS = 4096  # of one batch: what is made of no more of them is kept
+
 
 def are_targets(labels: Tensor) -> bool:
     """Whether these are no class numbers, but numbers to be predicted or several labels at once.
@@ -163,6 +165,21 @@ def one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
             [1., 0., 1.]])
     """
     return (labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)).to(dtype)
+
+
+_kept: list[tuple[Tensor, Tensor]] = []
+
+
+def kept_one_hot(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
+    """The same, not to be overwritten: of few labels they are kept, since a network in training is measured on the same."""
+    if labels.dim() != 1 or len(labels) > FEW_LABELS or not labels.is_cpu:
+        return one_hot(labels, classes, dtype)
+    known = _kept[0] if _kept else None
+    same = known is not None and known[1].shape[0] == classes and known[1].dtype == dtype
+    if known is None or not same or not torch.equal(known[0], labels):
+        with torch.inference_mode(False):  # they may be used outside of one
+            _kept[:] = [known := (labels.clone(), one_hot(labels, classes, dtype))]
+    return known[1]
 
 
 def indicator_rows(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:

@@ -18,7 +18,7 @@ from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
 from layerlaw.stats.labels import Labelings, deal_groups, one_hot, shuffled_groups
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
-from layerlaw.stats.ranks import all_reduce
+from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
 from layerlaw.stats.sums import ROWS_IN_FLOAT32, Assignment, ClassSums, PagedSums
@@ -185,7 +185,7 @@ class FirstPass:
     def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
         """Add those of several sites (S, n, d)."""
         self.expect(keys)
-        self._stacks.add_all(keys, features)
+        self._stacks.add_all(keys, features, views=self.groups > 0 or self._permuted is not None)
 
     def _add_up(self, keys: list[Key], features: Tensor) -> None:
         """Those of several sites (S, n, d)."""
@@ -243,8 +243,9 @@ class FirstPass:
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call: in the same order on all of them, whichever site came first."""
-        ordered = (of[key] for of in (self.sums, self.permuted) for key in sorted(of, key=str))
-        all_reduce([tensor for sums in ordered for tensor in sums.tensors])
+        if not is_alone():
+            ordered = (of[key] for of in (self.sums, self.permuted) for key in sorted(of, key=str))
+            all_reduce([tensor for sums in ordered for tensor in sums.tensors])
 
     def total(self, key: Key) -> ClassSums:
         """Sums of one site over all groups."""
@@ -298,7 +299,7 @@ class SecondPass:
 
     def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
         """Those of several sites (S, n, d)."""
-        self._stacks.add_all(keys, features)
+        self._stacks.add_all(keys, features, views=self._dealt.groups is not None or self._dealt.permuted is not None)
 
     def _project(self, keys: list[Key], features: Tensor) -> None:
         """Those of several sites (S, n, d)."""

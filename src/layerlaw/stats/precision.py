@@ -16,7 +16,7 @@ from layerlaw.threads import Counted
 
 # Rows are worked through in chunks whose scratch copy stays below this: on a CPU it then stays in the cache, and wide
 # features need no second copy; a GPU wants few, large kernels.
-CHUNK_BYTES = {"cpu": 2 * 2**20, "cuda": 256 * 2**20}
+CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 
 
 def full_precision() -> AbstractContextManager[None]:
@@ -166,7 +166,7 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
 def row_chunks(rows: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
     """Slices over rows whose copies stay below the chunk size of the device.
 
-    >>> list(row_chunks(5, 2**20, torch.device("cpu")))
+    >>> list(row_chunks(5, 2**21, torch.device("cpu")))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     step = max(1, CHUNK_BYTES.get(device.type, CHUNK_BYTES["cuda"]) // max(row_bytes, 1))

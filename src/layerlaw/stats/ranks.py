@@ -77,6 +77,11 @@ def through(*exchanges: Exchange) -> Iterator[None]:
         _exchanges.reset(before)
 
 
+def is_alone() -> bool:
+    """Whether there is nobody to add up with, so that an all-reduce does nothing."""
+    return not _exchanges.get() and world_size() == 1
+
+
 def all_reduce(tensors: Sequence[Tensor], digests: Sequence[Tensor] = (), *, always: bool = False) -> None:
     """Add the tensors up over all ranks, in place, in one collective call.
 

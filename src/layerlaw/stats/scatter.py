@@ -54,9 +54,7 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
         residual = torch.sub(at_least_float32(features[..., rows, :]), center, out=center)
         coordinates.append(frame.basis @ residual.mT)
         lengths.append(torch.linalg.vector_norm(residual, dim=-1, dtype=wide))
-    if len(lengths) == 1:
-        return coordinates[0], lengths[0]
-    return torch.cat(coordinates, -1), torch.cat(lengths, -1)
+    return (coordinates[0], lengths[0]) if len(lengths) == 1 else (torch.cat(coordinates, -1), torch.cat(lengths, -1))
 
 
 def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tensor) -> Tensor:
@@ -67,9 +65,10 @@ def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tens
     """
     scores = (centers @ points).sub_(half_norms)  # (…, K, n)
     best = scores.amax(-2, keepdim=True)
-    ties = (scores == best).sum(-2, keepdim=True).double()  # counted as whole numbers, which is faster
     chosen = scores.gather(-2, choices.expand(*scores.shape[:-2], *choices.shape[-2:]))
-    return (chosen == best) / ties
+    nearest, hits = scores == best, (chosen == best).double()
+    alone = nearest.is_cpu and int(nearest.count_nonzero()) == best.numel()  # to look whether there are ties is faster
+    return hits if alone else hits / nearest.sum(-2, keepdim=True)
 
 
 def _choices(labels: Tensor, decision: Tensor | None) -> Tensor:
@@ -130,20 +129,21 @@ class Scatter:
         *, nearest: bool = True,  # whether centers are compared; otherwise `near` has nothing but counts
     ) -> Scatter:  # fmt: skip
         """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
-        z, hot = double(coordinates), indicators(labels, span.counts.shape[-1], torch.float64)
-        own = (z * span.inverse_scales.unsqueeze(-1)).square_().sum(-2, keepdim=True)
+        K, r = span.counts.shape[-1], coordinates.shape[-2]
+        hot, choices = indicators(labels, K, torch.float64), _choices(labels, decision)
+        rows = r + 5 + choices.shape[-2]  # one of them counts
+        values = span.scales.new_ones((*coordinates.shape[:-2], rows, coordinates.shape[-1]))
+        z = values[..., :r, :].copy_(coordinates)
+        own, equal, squares, fourth = values[..., r : r + 4, :].unbind(-2)
+        torch.sum((z * span.inverse_scales.unsqueeze(-1)).square_(), -2, out=own)
         simple = span.weighting == "classes" or span.balanced
-        equal = own if simple else (span.equal_whitener @ z).square_().sum(-2, keepdim=True)
-        agreed = torch.zeros_like(own)
+        equal.copy_(own if simple else (span.equal_whitener @ z).square_().sum(-2))
+        torch.square(squares.copy_(lengths).square_(), out=fourth).clamp_max_(MOST_FOURTH)
         if nearest:
             places = by_label(span.starts.mT, labels, hot).add_(z)  # (…, r, n): relative to the corners' origin
-            agreed = agreement(places, span.corners, span.half_norms, _choices(labels, decision))
-        squares = double(lengths).square().unsqueeze(-2)
-        fourth = squares.square().clamp_max(MOST_FOURTH)
-        ones = torch.ones_like(squares)
-        values = torch.cat([z, own, equal, squares, fourth, ones, agreed], -2)  # (…, r + 6 or 7, n)
-        sums = sums_by_class(values, labels, span.counts.shape[-1], hot)
-        return cls(sums if nearest else sums[..., :-1], z.shape[-2], span.digest)
+            values[..., r + 5 :, :] = agreement(places, span.corners, span.half_norms, choices)
+        sums = sums_by_class(values, labels, K, hot)
+        return cls(sums if nearest else sums[..., : r + 5], r, span.digest)
 
     @property
     def residuals(self) -> Tensor:

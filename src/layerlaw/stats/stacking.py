@@ -16,8 +16,9 @@ Kind = tuple[torch.Size, torch.dtype, torch.device]
 
 # Bytes of one site's features in a batch up to which a call costs more than the copy that joins it with others.
 SMALL = {"cpu": 2**19, "cuda": 2**25}
-# Bytes of all of them: on a CPU they stay in the cache.
+# Bytes of all of them: on a CPU they stay in the cache, with what is made of them.
 AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
+ALONE = 2  # times as many where nothing is made of them but sums and projections: no views
 
 
 class Entry(Protocol):
@@ -86,6 +87,7 @@ class Stacks:
         self._work = owned(work)
         self._waiting: dict[Kind, dict[Key, Tensor]] = {}
         self._rooms: dict[Kind, Tensor] = {}  # what those that wait are copied to, side by side
+        self._spare: dict[Kind, Tensor] = {}  # those of batches before: fresh memory costs more than the copy
         self._usual: dict[Kind, int] = {}  # how many came together in a batch before
 
     def add(self, key: Key, features: Tensor) -> None:
@@ -97,7 +99,10 @@ class Stacks:
         kind = features.shape, features.dtype, features.device
         together = self._waiting.setdefault(kind, {})
         if not together and (usual := self._usual.get(kind, 1)) > 1:
-            self._rooms[kind] = features.new_empty((usual, *features.shape))
+            spare = self._spare.pop(kind, None)
+            if spare is None or len(spare) < usual:
+                spare = features.new_empty((usual, *features.shape))
+            self._rooms[kind] = spare
         room = self._rooms.get(kind)
         if room is not None and key not in together and len(together) < len(room):
             together[key] = room[len(together)].copy_(features)
@@ -107,9 +112,10 @@ class Stacks:
         if size * len(together) >= AT_ONCE[device]:
             self._flush(kind)
 
-    def add_all(self, keys: Sequence[Key], features: Tensor) -> None:
-        """Those of several sites (S, n, d), which nothing overwrites."""
-        step = max(1, AT_ONCE.get(features.device.type, 0) // max(1, features[0].nbytes))
+    def add_all(self, keys: Sequence[Key], features: Tensor, *, views: bool) -> None:
+        """Those of several sites (S, n, d), which nothing overwrites; `views`: whether more is made of each."""
+        most = AT_ONCE.get(features.device.type, 0) * (1 if views else ALONE)
+        step = max(1, most // max(1, features[0].nbytes))
         for at in range(0, len(keys), step):
             self._work(list(keys[at : at + step]), features[at : at + step])
 
@@ -127,6 +133,8 @@ class Stacks:
         self._usual[kind] = max(len(together), self._usual.get(kind, 0))
         whole = torch.stack(list(together.values())) if room is None else room[: len(together)]
         self._work(list(together), whole)
+        if room is not None:
+            self._spare[kind] = room
 
 
 class Pages:

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import Labelings, one_hot
+from layerlaw.stats.labels import FEW_LABELS, Labelings, kept_one_hot, one_hot
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
 from layerlaw.stats.stacking import SMALL, Key, Pages, side_by_side
 
-FEW_LABELS, MANY_ROWS = 4096, 2**16  # of one batch, and of several sites: what is made of no more of them is kept
+MANY_ROWS = 2**16  # of several sites: what is made of no more of them is kept
 ROWS_IN_FLOAT32 = 1024  # sums of more rows than this go on in float64
 PAGED = {"cuda"}  # devices on which the features of sites of all widths are added up together
 MANY = 64  # classes (and groups): sums into so many cells are runs of sorted rows, not products with indicator rows
@@ -379,7 +379,7 @@ def _whole_blocks(rows: int, row_bytes: int, device: torch.device) -> Iterator[s
 
 def indicators(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor | None:
     """Those of labels (…, n) as rows (…, K, n), where products with them are fast; `None` where classes are many."""
-    return one_hot(labels, classes, dtype) if classes < MANY or labels.dim() > 1 else None
+    return kept_one_hot(labels, classes, dtype) if classes < MANY or labels.dim() > 1 else None
 
 
 def sums_by_class(values: Tensor, labels: Tensor, classes: int, hot: Tensor | None = None) -> Tensor:
@@ -396,4 +396,4 @@ def sums_by_class(values: Tensor, labels: Tensor, classes: int, hot: Tensor | No
 def by_label(columns: Tensor, labels: Tensor, hot: Tensor | None = None) -> Tensor:
     """Of columns (…, r, K), one of each class, those of the samples: labels (…, n) → (…, r, n)."""
     hot = indicators(labels, columns.shape[-1], columns.dtype) if hot is None else hot
-    return columns.index_select(-1, labels) if hot is None else columns @ hot
+    return columns.index_select(-1, labels) if hot is None else columns.contiguous() @ hot  # faster than turned ones

@@ -1,7 +1,7 @@
 """SVSL beside plain fine-tuning on sentences: an encoder on CoLA, RTE, MRPC and SST-2 (the language part of their Table 1).
 
-    layerlaw reproduce svsl_sentences            4 tasks × 3 pairs of 10 epochs (on a GPU); wants the encoder in
-                                                 LAYERLAW_DATA/minilm, the tables in LAYERLAW_DATA/glue and sst2
+    layerlaw reproduce svsl_sentences            4 tasks × 3 pairs of 10 epochs (on a GPU; --workers 4); wants the
+                                                 encoder in LAYERLAW_DATA/minilm, tables in LAYERLAW_DATA/glue and sst2
     layerlaw reproduce svsl_sentences --quick    a tiny BERT with random weights on invented words
 
 The paper has BERT-base-uncased (12 layers). Here MiniLM-L6 stands in for it: a BERT encoder of 6 layers and width 384,
@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -112,8 +114,8 @@ def run(setting: Setting) -> Outcome:
     metrics: list[Panel] = []
     lines: list[tuple[Cell, ...]] = []
     notes: list[str] = []
-    for name in ("sst2",) if setting.quick else TASKS:
-        about, arms = TASKS[name], pairs(setting, name)
+    for name, arms in all_pairs(setting, ("sst2",) if setting.quick else tuple(TASKS)).items():
+        about = TASKS[name]
         verdicts = check_conjectures(*([one.course for one in arms[arm]] for arm in (PLAIN, SVSL)))
         verdicts = [v for v in verdicts if v.number != 12]  # that is the gain, of the task's own metric
         rows += [r for arm in arms for r in _ends(f"{name}/{arm}", arms[arm], about, arm)]
@@ -135,15 +137,35 @@ def run(setting: Setting) -> Outcome:
     return Outcome("svsl_sentences", TITLE, rows, sheets, [Table("Every fine-tuning", columns, lines)], notes)
 
 
-def pairs(setting: Setting, name: str) -> Arms:
-    """Plain and with SVSL, for every seed."""
-    tuning = QUICK_TUNING if setting.quick else TUNING
-    given = glue_task(setting, name, LENGTH, tuning.sentences)
-    found: Arms = {PLAIN: [], SVSL: []}
-    for seed in setting.seeds():
-        for arm, some in found.items():
-            some.append(fine_tuned(setting, name, arm, seed, given, tuning))
+def all_pairs(setting: Setting, tasks: Sequence[str]) -> dict[str, Arms]:
+    """Plain and with SVSL, for every task and seed; with several workers each in a process of its own."""
+    jobs = [(name, arm, seed) for name in tasks for seed in setting.seeds() for arm in (PLAIN, SVSL)]
+    found: dict[str, Arms] = {name: {PLAIN: [], SVSL: []} for name in tasks}
+    if (setting.workers or 1) == 1:
+        for name in tasks:
+            given = _given(setting, name)
+            for _, arm, seed in (job for job in jobs if job[0] == name):
+                found[name][arm].append(fine_tuned(setting, name, arm, seed, *given))
+        return found
+    quiet = replace(setting, progress=False)
+    with ProcessPoolExecutor(setting.workers, get_context("spawn")) as pool:
+        for (name, arm, _), (one, known) in zip(jobs, pool.map(partial(_elsewhere, quiet), jobs), strict=True):
+            found[name][arm].append(one)
+            setting.networks += known.networks
+            setting.used_seeds |= known.used_seeds
+            setting.checksums |= known.checksums
     return found
+
+
+def _given(setting: Setting, name: str) -> tuple[SentenceTask, Tuning]:
+    tuning = QUICK_TUNING if setting.quick else TUNING
+    return glue_task(setting, name, LENGTH, tuning.sentences), tuning
+
+
+def _elsewhere(setting: Setting, job: tuple[str, str, int]) -> tuple[FineTuned, Setting]:
+    """One of them in another process, and what the setting there has come to know."""
+    torch.set_num_threads(1)
+    return fine_tuned(setting, *job, *_given(setting, job[0])), setting
 
 
 def fine_tuned(setting: Setting, name: str, arm: str, seed: int, given: SentenceTask, tuning: Tuning) -> FineTuned:
@@ -155,7 +177,8 @@ def fine_tuned(setting: Setting, name: str, arm: str, seed: int, given: Sentence
     sites = site_names(model)
     alpha = 0.0 if arm == PLAIN else QUICK_ALPHA if setting.quick else about.alpha
     first = sites[about.first_layer(len(sites) - 1)]
-    key = [name, seed, alpha, first, asdict(tuning), given.train.ids, given.dev.ids, setting.checksums]
+    key = [name, seed, alpha, first, asdict(tuning), given.train.ids, given.dev.ids]
+    key.append(setting.checksums.get("minilm weights"))
     place = setting.kept(key, "json")
     if place is not None and place.exists():
         return _read(json.loads(place.read_text(encoding="utf-8")))
