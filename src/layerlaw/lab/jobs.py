@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from layerlaw.errors import DataError, InputError, LayerlawError, MemoryBudgetError
-from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, members_that_fit
+from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, member_bytes, members_that_fit
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
@@ -160,6 +160,13 @@ class Job:
     def save_every(self) -> float | None:
         """Seconds between two times that it is saved; `None`: after every epoch, unless that would take too long."""
         return SAVE_EVERY if self._feed_forward else None
+
+    @property
+    def gpu_bytes(self) -> int | None:
+        """What its members take of a GPU's memory, where others may be trained beside them; else `None`."""
+        if torch.device(self.device).type != "cuda" or not self._feed_forward:
+            return None
+        return len(self.members) * member_bytes(self.recipe, self.members[0].samples)
 
     @property
     def entangled(self) -> bool:
@@ -328,7 +335,7 @@ def _one_by_one(job: Job, report: Report | None) -> Checkpoint:
 
 
 def _run(job: Job, report: Report | None) -> Checkpoint:
-    began, epochs, count = time.monotonic(), job.recipe.epochs, len(job.members)
+    began, epochs = time.monotonic(), job.recipe.epochs
     engine, keys = job.engine(), [m.key for m in job.members]
     recipes = [m.recipe.to_dict() for m in job.members]
     reached = Checkpoint(keys, recipes, measurements=[[] for _ in job.members], networks=job.networks)
@@ -349,7 +356,7 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
         for known, new in zip(reached.measurements, engine.measure(epoch), strict=True):
             known.extend(new)
         if job.schedule.keep:
-            reached.snapshots[epoch] = [engine.state_dict(member) for member in range(count)]
+            reached.snapshots[epoch] = engine.state_dicts()
 
     def save(*, done: bool = False) -> None:
         reached.wall_s, reached.done = earlier + time.monotonic() - began, done
@@ -381,7 +388,7 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
             saved = time.monotonic()
             every = job.save_every or (saved - started) / SAVE_SHARE
     if job.networks:
-        reached.states = [engine.state_dict(member) for member in range(count)]
+        reached.states = engine.state_dicts()
     save(done=True)
     return reached
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -25,12 +26,14 @@ import torch
 
 from layerlaw.errors import LayerlawError
 from layerlaw.files import disk_told
+from layerlaw.lab.fleet.engine import GPU_SHARE
 from layerlaw.lab.jobs import Checkpoint, Job, run
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.progress import Counter
 
 _PROGRAM = "from layerlaw.lab.processes import serve; serve()"
+AT_ONCE = 4  # fleets on a GPU
 WORTH_PROCESSES = 3e11  # multiplications; below, starting processes takes longer than they save
 
 
@@ -45,9 +48,15 @@ def work(recipe: Recipe, samples: Samples) -> float:
 
 
 def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[list[Checkpoint], bool]:
-    """One job after the other in this process; returns what they reached, and whether all came to their end."""
+    """The jobs in this process; returns what they reached, and whether all came to their end.
+
+    One after the other; but fleets on a GPU, which small networks leave idle most of the time, several at once.
+    """
+    at_once = [job for job in jobs if job.gpu_bytes is not None]
+    if len(at_once) < 2:
+        at_once = []
     finished = []
-    for job in jobs:
+    for job in [job for job in jobs if job not in at_once]:
 
         def report(epoch: int, loss: float, job: Job = job) -> bool:
             bar.step(_where(job, epoch, loss))
@@ -57,7 +66,57 @@ def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[
             finished.append(run(job, report))
         if stop.is_set():
             break
+    if at_once and not stop.is_set():
+        finished += _run_at_once(at_once, bar, stop)
     return finished, all(part.done for part in finished) and len(finished) == len(jobs)
+
+
+def _run_at_once(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> list[Checkpoint]:
+    """Fleets on a GPU, each in a thread and a stream of its own, as many as its memory has room for."""
+    waiting, changed, failed = iter(jobs), threading.Condition(), threading.Event()
+    room = GPU_SHARE * torch.cuda.mem_get_info(torch.device(jobs[0].device))[0]
+    running = 0
+    finished: list[Checkpoint] = []
+
+    def report(job: Job, epoch: int, loss: float) -> bool:
+        with changed:
+            bar.step(_where(job, epoch, loss))
+        return not (stop.is_set() or failed.is_set())
+
+    def work_off() -> None:
+        nonlocal room, running
+        while True:
+            with changed:
+                job = next(waiting, None)
+                if job is None or stop.is_set() or failed.is_set():
+                    return
+                need = job.gpu_bytes or 0
+                while running and need > room and not failed.is_set():
+                    changed.wait()
+                room, running = room - need, running + 1
+            try:
+                with torch.cuda.stream(torch.cuda.Stream(torch.device(job.device))):  # type: ignore[no-untyped-call]
+                    found = run(job, partial(report, job))
+                finished.append(found)
+            except BaseException:
+                failed.set()
+                raise
+            finally:
+                with changed:
+                    room, running = room + need, running - 1
+                    changed.notify_all()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        going = {pool.submit(work_off) for _ in range(min(AT_ONCE, len(jobs)))}
+        try:
+            while going:  # in short turns: this thread answers Ctrl-C
+                ended, going = wait(going, 0.05)
+                for one in ended:
+                    one.result()
+        except BaseException:
+            failed.set()
+            raise
+    return finished
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import as_path, check_room, made_folder, write_json
 from layerlaw.lab.engines import Engine, check_engine, cluster, run_on_ray, workers_of
-from layerlaw.lab.fleet.engine import fleet_takes, member_bytes
+from layerlaw.lab.fleet.engine import GPU_SHARE, fleet_takes, member_bytes
 from layerlaw.lab.fleet.images import members_side_by_side
 from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
@@ -31,7 +31,6 @@ from layerlaw.progress import Counter, Progress
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
 LAST_EPOCH = Schedule()
-GPU_SHARE = 0.6  # of a GPU's memory, that members may take
 Data = Mapping[str, Samples | Callable[[int], Samples]] | Samples
 
 

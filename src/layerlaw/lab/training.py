@@ -195,10 +195,10 @@ class SingleEngine:
         self._trainer.orders.set_state(state["orders"])
         self._random = state["random"]
 
-    def state_dict(self, member: int) -> dict[str, Tensor]:
-        """The network's, on the CPU."""
+    def state_dicts(self) -> list[dict[str, Tensor]]:
+        """The network's, on the CPU; one, as there is one member."""
         state = self._trainer.network.state_dict()
-        return {n: t.detach().cpu().clone(memory_format=torch.contiguous_format) for n, t in state.items()}
+        return [{n: t.detach().cpu().clone(memory_format=torch.contiguous_format) for n, t in state.items()}]
 
 
 def measured_again(

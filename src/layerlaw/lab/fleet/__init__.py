@@ -8,20 +8,26 @@ once, no graph to build. One member is the same code with E = 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from layerlaw.errors import InputError
 from layerlaw.lab.fleet.norms import BatchNorms
-from layerlaw.lab.fleet.rows import RowLayout, Rule
+from layerlaw.lab.fleet.rows import RowLayout, Rule, compiles
 from layerlaw.lab.networks import part_of
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 
+if TYPE_CHECKING:
+    from layerlaw.lab.fleet.fused import FusedStep
+
 aten = torch.ops.aten
+STATES_AT_ONCE = 64  # members whose parameters are fetched from a GPU by one call
 ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {  # in place, unless what went in is needed again
     "relu": Tensor.relu_,
     "tanh": Tensor.tanh_,
@@ -50,9 +56,8 @@ class Fleet:
         self.shape = _shape(self.recipes, self.samples)
         first, self.device, E = self.recipes[0], torch.device(device), len(self.recipes)
         self.layout = RowLayout(self.shape)
-        rows = {seed: self.layout.initial(seed) for seed in {r.seed for r in self.recipes}}
-        self.parameters = torch.stack([rows[r.seed] for r in self.recipes]).to(self.device)
-        self.gradients = torch.zeros_like(self.parameters)
+        self.parameters, self.gradients = (_aligned_rows(E, self.layout.size, self.device) for _ in range(2))
+        self._draw_parameters()
         self.rules = []
         columns = self.layout.columns((0, self.shape.depth) if first.decay_frozen else first.trained)
         for _, run in groupby(range(E), key=lambda e: self.recipes[e].optimizer):
@@ -66,11 +71,24 @@ class Fleet:
         self._spaces: dict[int, Space] = {}
         self._minus_one = torch.full((1, 1, 1), -1.0, device=self.device)
         self._load_data()
+        self._fused = _fused_step(self)
 
     def _matrix(self, rows: Tensor, layer: int) -> Tensor:
         """The weight of a layer in rows of parameters or gradients: a view (E, out, in)."""
         inward, outward = self.shape.sides[layer]
         return rows[:, self.layout.weights[layer]].view(-1, outward, inward)
+
+    def _draw_parameters(self) -> None:
+        """Every member's row from its seed; on a GPU's side by several threads, which need not wait for each other."""
+        members: dict[int, list[int]] = {}
+        for e, recipe in enumerate(self.recipes):
+            members.setdefault(recipe.seed, []).append(e)
+        with ThreadPoolExecutor() as pool:
+            drawn = (map if self.device.type == "cpu" else pool.map)(self.layout.initial, members)
+            for row, here in zip(drawn, members.values(), strict=True):
+                there = row.to(self.device)
+                for e in here:
+                    self.parameters[e] = there
 
     def _load_data(self) -> None:
         """One pool of inputs; every member has its rows in it, and its labels."""
@@ -88,7 +106,7 @@ class Fleet:
     @property
     def how(self) -> str:
         """In which way it is trained, in words."""
-        return "float32, fleet"
+        return "float32, fleet" + (", fused kernels" if self._fused else "")
 
     def start_epoch(self, epoch: int) -> None:
         """Set the learning rates of an epoch, counted from 0."""
@@ -101,8 +119,9 @@ class Fleet:
         total = torch.zeros(len(self), device=self.device)
         size = self.recipes[0].batch_size
         for r, y in zip(torch.split(rows, size, 1), torch.split(labels, size, 1), strict=True):
-            x = self.pool[r].mT  # (E, d, B)
-            total.add_(self.gradients_of(x, y), alpha=x.shape[-1] / orders.shape[1])
+            fused = self._fused
+            losses = self.gradients_of(self.pool[r].mT, y) if fused is None else fused.gradients_of(r, y)
+            total.add_(losses, alpha=r.shape[1] / orders.shape[1])
             for rule in self.rules:
                 rule.step(self.parameters, self.gradients)
         return total
@@ -173,15 +192,25 @@ class Fleet:
 
     def state_dict(self, member: int) -> dict[str, Tensor]:
         """One member as the state of a `FeedForward` of this shape, on the CPU."""
-        row = self.parameters[member].cpu()
-        state = {name: row[c].view(size).clone() for name, (c, size) in self.layout.names().items()}
-        if self.norms is not None:
-            steps = int(max(rule.steps.item() for rule in self.rules))
-            for i in range(len(self.shape.widths)):
-                state[f"norm{i + 1}.running_mean"] = self.norms.means[i][member].cpu().clone()
-                state[f"norm{i + 1}.running_var"] = self.norms.variances[i][member].cpu().clone()
-                state[f"norm{i + 1}.num_batches_tracked"] = torch.tensor(steps)
+        (state,) = self.state_dicts(slice(member, member + 1))
         return state
+
+    def state_dicts(self, members: slice = slice(None)) -> Iterator[dict[str, Tensor]]:
+        """The same of several: a GPU is asked for few large tensors, not for thousands of small ones."""
+        names, norms = self.layout.names(), self.norms
+        statistics: list[tuple[str, Tensor]] = []
+        if norms is not None:
+            steps = torch.stack([rule.steps for rule in self.rules]).max().long().cpu()
+            for i in range(len(self.shape.widths)):
+                means, variances = norms.means[i][members].cpu(), norms.variances[i][members].cpu()
+                statistics += [(f"norm{i + 1}.running_mean", means), (f"norm{i + 1}.running_var", variances)]
+                statistics.append((f"norm{i + 1}.num_batches_tracked", steps.expand(len(means))))
+        at = 0
+        for part in torch.split(self.parameters[members], STATES_AT_ONCE):
+            for row in part.cpu():
+                state = {name: row[c].view(size).clone() for name, (c, size) in names.items()}
+                yield state | {name: values[at].clone() for name, values in statistics}
+                at += 1
 
     def load_state_dict(self, member: int, state: Mapping[str, Tensor], layers: tuple[int, int] | None = None) -> None:
         """Give one member the parameters and running statistics of a `FeedForward`, or those of the layers a … b−1."""
@@ -194,6 +223,21 @@ class Fleet:
             for i, width in list(enumerate(self.shape.widths))[a:b]:
                 self.norms.means[i][member] = part_of(state, f"norm{i + 1}.running_mean", (width,)).to(self.device)
                 self.norms.variances[i][member] = part_of(state, f"norm{i + 1}.running_var", (width,)).to(self.device)
+
+
+def _aligned_rows(members: int, size: int, device: torch.device) -> Tensor:
+    """Zeros (E, P); on a GPU every row begins where loads of several numbers may begin."""
+    step = size if device.type == "cpu" else -(-size // 16) * 16
+    return torch.zeros((members, step), device=device)[:, :size]
+
+
+def _fused_step(fleet: Fleet) -> FusedStep | None:
+    """Kernels written for this, where they can train the fleet and there is a GPU that runs them."""
+    if fleet.device.type != "cuda" or not compiles():
+        return None
+    from layerlaw.lab.fleet.fused import FusedStep  # imports triton, which exists beside CUDA only
+
+    return FusedStep.tried(fleet)
 
 
 class Space:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, product
 from typing import Any
@@ -35,7 +36,10 @@ from layerlaw.stats.precision import double, full_precision
 from layerlaw.wording import finite
 
 GRAPH_FROM = 5  # epochs: fewer are not worth a capture
-SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once while measuring
+SCRATCH = {"cpu": 2**28, "cuda": 2**33}  # bytes of features worked on at once while measuring
+GPU_SHARE = 0.6  # of a GPU's memory, that members may take
+AHEAD = 4  # epochs whose orders may wait for the GPU
+_starting = threading.Lock()  # kernels are compiled, and graphs recorded, by one thread at a time
 
 
 def fleet_takes(recipe: Recipe, schedule: Schedule) -> bool:
@@ -61,11 +65,12 @@ class FleetEngine:
         device: str = "cpu",
     ) -> None:
         kind: type[Fleet | ImageFleet] = Fleet if isinstance(recipes[0].network, Shape) else ImageFleet
-        self._fleet, self._schedule = kind(recipes, samples, device), schedule
+        with _starting:
+            self._fleet, self._schedule = kind(recipes, samples, device), schedule
         for member, state in enumerate(start or []):
             self._fleet.load_state_dict(member, state, copied)
         self._orders = Orders([r.seed for r in recipes], len(samples[0].labels))
-        self._epoch: Callable[[Tensor], Tensor] | None = None
+        self._epoch: Callable[[], Tensor] | None = None
         self.how = self._fleet.how
 
     @torch.no_grad()
@@ -74,11 +79,12 @@ class FleetEngine:
         fleet = self._fleet
         if self._epoch is None and fleet.device.type == "cuda" and fleet.recipes[0].epochs - epoch >= GRAPH_FROM:
             fleet.start_epoch(0)
-            self._epoch = EpochGraph(fleet)
+            with _starting:
+                self._epoch = EpochGraph(fleet, self._orders)
         elif self._epoch is None:
-            self._epoch = lambda orders: fleet.train_epoch(orders.to(fleet.device))
+            self._epoch = lambda: fleet.train_epoch(self._orders.next().to(fleet.device))
         fleet.start_epoch(epoch)
-        return self._epoch(self._orders.next()).clone()
+        return self._epoch().clone()
 
     @torch.no_grad()
     def measure(self, epoch: int) -> list[list[Measurement]]:
@@ -97,9 +103,9 @@ class FleetEngine:
             tensor.copy_(state[name])
         self._orders.skip(epoch)
 
-    def state_dict(self, member: int) -> dict[str, Tensor]:
-        """One member's, on the CPU."""
-        return self._fleet.state_dict(member)
+    def state_dicts(self) -> list[dict[str, Tensor]]:
+        """Of every member, on the CPU."""
+        return list(self._fleet.state_dicts())
 
 
 class Orders:
@@ -111,16 +117,24 @@ class Orders:
 
     def __init__(self, seeds: Sequence[int], samples: int) -> None:
         self.samples = samples
-        self._seeds = list(dict.fromkeys(seeds))
-        self._generators = [torch.Generator().manual_seed(seed) for seed in self._seeds]
-        self._member = torch.tensor([self._seeds.index(seed) for seed in seeds])
-        self._drawn = torch.empty((len(self._seeds), samples), dtype=torch.int64)
+        places = {seed: i for i, seed in enumerate(dict.fromkeys(seeds))}
+        self._generators = [torch.Generator().manual_seed(seed) for seed in places]
+        self.member = torch.tensor([places[seed] for seed in seeds])
+        self._drawn = self.empty()
+
+    def empty(self, *, pinned: bool = False) -> Tensor:
+        """Room for one order of every seed (S, n); pinned: to be copied to a GPU while it works."""
+        return torch.empty((len(self._generators), self.samples), dtype=torch.int64, pin_memory=pinned)
+
+    def draw(self, out: Tensor) -> None:
+        """The next order of every seed (S, n); that of each member is in the row `member` says (E,)."""
+        for generator, row in zip(self._generators, out.unbind(), strict=True):
+            torch.randperm(self.samples, generator=generator, out=row)
 
     def next(self) -> Tensor:
         """(E, n); members of one seed share it."""
-        for generator, row in zip(self._generators, self._drawn, strict=True):
-            torch.randperm(self.samples, generator=generator, out=row)
-        return self._drawn[self._member]
+        self.draw(self._drawn)
+        return self._drawn[self.member]
 
     def skip(self, epochs: int) -> None:
         """Go on as after this many epochs."""
@@ -129,27 +143,39 @@ class Orders:
 
 
 class EpochGraph:
-    """An epoch as one CUDA graph, replayed with new orders; what its epochs of warm-up change is put back."""
+    """An epoch as one CUDA graph, replayed with new orders; what its epoch of warm-up changes is put back.
 
-    def __init__(self, fleet: Fleet | ImageFleet) -> None:
-        self._orders = torch.arange(fleet.rows.shape[1], device=fleet.device).repeat(len(fleet), 1)
+    Nothing waits for the GPU: the orders of the next epochs are drawn and copied while it works.
+    """
+
+    def __init__(self, fleet: Fleet | ImageFleet, orders: Orders) -> None:
+        self._orders, self._device = orders, fleet.device
+        self._waiting = [orders.empty(pinned=True) for _ in range(AHEAD)]
+        self._copied = [torch.cuda.Event(blocking=True) for _ in self._waiting]  # type: ignore[no-untyped-call]
+        self._epoch = 0
+        self._there = torch.arange(orders.samples, device=fleet.device).repeat(len(self._waiting[0]), 1)  # (S, n)
+        member = orders.member.to(fleet.device)
         kept = {name: tensor.clone() for name, tensor in fleet.state().items()}
         side = torch.cuda.Stream(fleet.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(fleet.device))
         with torch.cuda.stream(side):
-            for _ in range(2):
-                fleet.train_epoch(self._orders)
+            fleet.train_epoch(self._there[member])
         torch.cuda.current_stream(fleet.device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._losses = fleet.train_epoch(self._orders)
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):  # other threads train other fleets
+            self._losses = fleet.train_epoch(self._there[member])
         for name, tensor in fleet.state().items():
             tensor.copy_(kept[name])
 
-    def __call__(self, orders: Tensor) -> Tensor:
+    def __call__(self) -> Tensor:
         """Train one epoch; returns the losses (E,), which the next call overwrites."""
-        self._orders.copy_(orders, non_blocking=True)
+        at = self._epoch % AHEAD
+        self._copied[at].synchronize()
+        self._orders.draw(self._waiting[at])
+        self._there.copy_(self._waiting[at], non_blocking=True)
+        self._copied[at].record(torch.cuda.current_stream(self._device))
         self._graph.replay()
+        self._epoch += 1
         return self._losses
 
 

@@ -190,6 +190,10 @@ class ImageFleet:
         found = {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
         return {n: self._rule.steps.cpu().long() if n.endswith("num_batches_tracked") else t for n, t in found.items()}
 
+    def state_dicts(self) -> Iterator[dict[str, Tensor]]:
+        """Of every member."""
+        return map(self.state_dict, range(len(self)))
+
     def load_state_dict(self, member: int, state: Mapping[str, Tensor], layers: tuple[int, int] | None = None) -> None:
         """Give one member the parameters and running statistics of a network like it."""
         own = self.networks[member].state_dict()

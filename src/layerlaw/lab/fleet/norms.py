@@ -26,15 +26,16 @@ class BatchNorms:
     """
 
     def __init__(self, layout: RowLayout, parameters: Tensor, gradients: Tensor) -> None:
-        E, P = parameters.shape
+        E = len(parameters)
         widths, device = layout.shape.widths, parameters.device
-        start = P * torch.arange(E).unsqueeze(-1)
+        start = parameters.stride(0) * torch.arange(E).unsqueeze(-1)
         places = [
             torch.cat([(start + torch.arange(c.start, c.stop)).flatten() for c in columns[: len(widths)]])
             for columns in (layout.biases, layout.gains, layout.shifts)
         ]
         size = len(places[0])
-        self._parameters, self._gradients = parameters.view(-1), gradients.view(-1)
+        size_with_gaps = (E * parameters.stride(0),)
+        self._parameters, self._gradients = (t.as_strided(size_with_gaps, (1,)) for t in (parameters, gradients))
         self._places = torch.cat(places).to(device)
         self._slopes_at = self._places[size:].view(2, size)
         self._small = torch.zeros(3 * size, device=device)

@@ -88,12 +88,20 @@ class Rule:
         self.steps = torch.zeros((), device=parameters.device)
         self.rates = parameters.new_zeros((len(recipes), 1))
         self.decays = parameters.new_tensor([[recipe.weight_decay] for recipe in recipes])
+        self._rates: list[float] = []
 
     def start_epoch(self, epoch: int) -> None:
         """Set the learning rates of an epoch, counted from 0."""
-        rates = [recipe.rate_at(epoch) for recipe in self.recipes]
-        self._rates = rates
-        self.rates.copy_(torch.tensor(rates).unsqueeze(-1))
+        known: dict[Any, float] = {}  # members differ in few rates, and rates seldom change
+        rates = []
+        for recipe in self.recipes:
+            kind = recipe.learning_rate, recipe.drops
+            if kind not in known:
+                known[kind] = recipe.rate_at(epoch)
+            rates.append(known[kind])
+        if rates != self._rates:
+            self._rates = rates
+            self.rates.copy_(torch.tensor(rates).unsqueeze(-1))
 
     def step(self, parameters: Tensor, gradients: Tensor) -> None:
         """Move the rows against their gradients (which may be overwritten)."""
@@ -101,9 +109,12 @@ class Rule:
         if parameters.device.type == "cpu":
             self._fused(parameters[self.rows], gradients[self.rows])
             return
+        rates, root = self.rates, self.steps
+        if self.kind == "adam":
+            rates, root = _on_gpu(_corrected)(rates, self.steps)
         for c in self.columns:
             p, g = parameters[self.rows, c], gradients[self.rows, c]
-            _rule(self.kind)(p, g, [m[:, c] for m in self.memory], self.rates, self.decays, self.steps)
+            _on_gpu(STEPS[self.kind])(p, g, [m[:, c] for m in self.memory], rates, self.decays, root)
 
     def _fused(self, parameters: Tensor, gradients: Tensor) -> None:
         for row, (recipe, rate) in enumerate(zip(self.recipes, self._rates, strict=True)):
@@ -118,13 +129,9 @@ class Rule:
                 torch._fused_sgd_(p, g, kept, lr=rate, weight_decay=decay, momentum=momentum, **SGD_RULE)
 
 
-_Step = Callable[[Tensor, Tensor, list[Tensor], Tensor, Tensor, Tensor], None]
-
-
 @cache
-def _rule(kind: str) -> _Step:
-    """The rule as one fused GPU kernel where torch.compile works, else as plain operations."""
-    plain: _Step = {"sgd": _sgd, "momentum": _momentum, "adam": _adam}[kind]
+def _on_gpu(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as one fused GPU kernel where torch.compile works, else as plain operations."""
     return torch.compile(plain, dynamic=True) if compiles() else plain
 
 
@@ -133,18 +140,29 @@ def compiles() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def _sgd(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, steps: Tensor) -> None:
+def _sgd(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, root: Tensor) -> None:
     p.sub_(rates * (g + decays * p))
 
 
-def _momentum(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, steps: Tensor) -> None:
+def _momentum(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, root: Tensor) -> None:
     memory[0].mul_(MOMENTUM).add_(g + decays * p)
     p.sub_(rates * memory[0])
 
 
-def _adam(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, steps: Tensor) -> None:
+def _adam(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, root: Tensor) -> None:
     g = g + decays * p
     memory[0].lerp_(g, 1 - BETA1)
     memory[1].mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
-    rate = rates / (1 - BETA1**steps)
-    p.sub_(rate * memory[0] / (memory[1].sqrt() / (1 - BETA2**steps).sqrt() + EPS))
+    p.sub_(rates * memory[0] / (memory[1].sqrt() / root + EPS))
+
+
+def _corrected(rates: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+    """Adam's rates (E, 1) and root of the second moment's share () after so many steps, once for all parameters.
+
+    In float64 as torch has them: of 1 − 0.999 float32 would keep five digits.
+    """
+    t = steps.double()
+    return (rates.double() / (1 - BETA1**t)).float(), (1 - BETA2**t).sqrt().float()
+
+
+STEPS: dict[str, Callable[..., None]] = {"sgd": _sgd, "momentum": _momentum, "adam": _adam}
