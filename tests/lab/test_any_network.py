@@ -197,7 +197,7 @@ def test_a_loss_sees_features_with_gradients_and_its_parameters_learn() -> None:
         optimizer.step()
         total += value.item() * len(rows)
     assert float(engine.train_epoch(0)) == pytest.approx(total / 90, rel=1e-6)
-    for name, tensor in engine.state_dict(0).items():
+    for name, tensor in engine.state_dicts()[0].items():
         torch.testing.assert_close(tensor, network.state_dict()[name])
     kept = engine.state()["criterion"]
     assert int(kept["steps"]) == 5

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from lab_parts import (
 
 import layerlaw.lab
 from layerlaw.errors import InputError
-from layerlaw.lab import Recipe, Samples, Schedule, Shape, sweep, sweeping
+from layerlaw.lab import Recipe, Samples, Schedule, Shape, processes, sweep, sweeping
 
 SAMPLES = clouds(150)
 BASE = Recipe(network=Shape(12, (16, 10), 4), epochs=4, batch_size=32, learning_rate=0.01)
@@ -277,3 +278,42 @@ def test_without_networks_the_numbers_alone_are_kept(tmp_path: Path) -> None:
         assert run.measurements == other.measurements == once_more.measurements
     with pytest.raises(InputError, match=r"of this one its network was not kept \(networks=False\)"):
         light[0].network()
+
+
+@pytest.fixture
+def several_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fleets in threads, as on a GPU, with room for two of them."""
+    monkeypatch.setattr(processes, "fits_beside_others", lambda job: True)
+    monkeypatch.setattr(processes, "member_bytes", lambda recipe, samples: 1)
+    monkeypatch.setattr(processes, "_stream", lambda device, number: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8, 8))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+
+
+def test_fleets_trained_at_once_give_the_same_bits(several_at_once: None) -> None:
+    recipes, samples = small_sweep()
+    told = Told()
+    runs = sweep(recipes, samples, schedule=SCHEDULE, members=2, workers=1, progress=told)
+    assert numbers(runs) == numbers(uninterrupted())
+    assert same_networks(runs, uninterrupted())
+    assert len(told.all) == 1 + 3 * 30
+
+
+def test_what_goes_wrong_beside_others_is_told(several_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(self: Any, epoch: int) -> None:
+        raise ValueError("no measure today")
+
+    monkeypatch.setattr(layerlaw.lab.fleet.engine.FleetEngine, "measure", measure)
+    recipes, samples = small_sweep()
+    with pytest.raises(ValueError, match="no measure today"):
+        sweep(recipes, samples, schedule=SCHEDULE, members=2, workers=1, progress=False)
+
+
+def test_ctrl_c_stops_fleets_trained_at_once(several_at_once: None, tmp_path: Path) -> None:
+    recipes, samples = small_sweep()
+    how: dict[str, Any] = {"schedule": SCHEDULE, "members": 2, "workers": 1, "folder": tmp_path}
+    with pytest.raises(KeyboardInterrupt, match="call it again to go on"):
+        sweep(recipes, samples, progress=interrupting(20), **how)
+    runs = sweep(recipes, samples, progress=False, **how)
+    assert numbers(runs) == numbers(uninterrupted())
+    assert same_networks(runs, uninterrupted())

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from layerlaw.errors import DataError, InputError, LayerlawError, MemoryBudgetError
-from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, member_bytes, members_that_fit
+from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, members_that_fit
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
@@ -160,13 +160,6 @@ class Job:
     def save_every(self) -> float | None:
         """Seconds between two times that it is saved; `None`: after every epoch, unless that would take too long."""
         return SAVE_EVERY if self._feed_forward else None
-
-    @property
-    def gpu_bytes(self) -> int | None:
-        """What its members take of a GPU's memory, where others may be trained beside them; else `None`."""
-        if torch.device(self.device).type != "cuda" or not self._feed_forward:
-            return None
-        return len(self.members) * member_bytes(self.recipe, self.members[0].samples)
 
     @property
     def entangled(self) -> bool:

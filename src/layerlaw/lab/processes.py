@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any
@@ -26,7 +26,7 @@ import torch
 
 from layerlaw.errors import LayerlawError
 from layerlaw.files import disk_told
-from layerlaw.lab.fleet.engine import GPU_SHARE
+from layerlaw.lab.fleet.engine import GPU_SHARE, fleet_takes, member_bytes
 from layerlaw.lab.jobs import Checkpoint, Job, run
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
@@ -52,11 +52,9 @@ def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[
 
     One after the other; but fleets on a GPU, which small networks leave idle most of the time, several at once.
     """
-    at_once = [job for job in jobs if job.gpu_bytes is not None]
-    if len(at_once) < 2:
-        at_once = []
+    at_once = [job for job in jobs if fits_beside_others(job)]
     finished = []
-    for job in [job for job in jobs if job not in at_once]:
+    for job in jobs if len(at_once) < 2 else [job for job in jobs if not fits_beside_others(job)]:
 
         def report(epoch: int, loss: float, job: Job = job) -> bool:
             bar.step(_where(job, epoch, loss))
@@ -66,9 +64,14 @@ def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[
             finished.append(run(job, report))
         if stop.is_set():
             break
-    if at_once and not stop.is_set():
+    if len(at_once) > 1 and not stop.is_set():
         finished += _run_at_once(at_once, bar, stop)
     return finished, all(part.done for part in finished) and len(finished) == len(jobs)
+
+
+def fits_beside_others(job: Job) -> bool:
+    """Whether a GPU may train other fleets meanwhile: of feed-forward networks, which need no switches of torch."""
+    return torch.device(job.device).type == "cuda" and fleet_takes(job.recipe, job.schedule)
 
 
 def _run_at_once(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> list[Checkpoint]:
@@ -83,21 +86,20 @@ def _run_at_once(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> li
             bar.step(_where(job, epoch, loss))
         return not (stop.is_set() or failed.is_set())
 
-    def work_off() -> None:
+    def work_off(number: int) -> None:
         nonlocal room, running
         while True:
             with changed:
                 job = next(waiting, None)
                 if job is None or stop.is_set() or failed.is_set():
                     return
-                need = job.gpu_bytes or 0
+                need = len(job.members) * member_bytes(job.recipe, job.members[0].samples)
                 while running and need > room and not failed.is_set():
                     changed.wait()
                 room, running = room - need, running + 1
             try:
-                with torch.cuda.stream(torch.cuda.Stream(torch.device(job.device))):  # type: ignore[no-untyped-call]
-                    found = run(job, partial(report, job))
-                finished.append(found)
+                with torch.cuda.stream(_stream(job.device, number)):
+                    finished.append(run(job, partial(report, job)))
             except BaseException:
                 failed.set()
                 raise
@@ -107,7 +109,7 @@ def _run_at_once(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> li
                     changed.notify_all()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        going = {pool.submit(work_off) for _ in range(min(AT_ONCE, len(jobs)))}
+        going = {pool.submit(work_off, number) for number in range(min(AT_ONCE, len(jobs)))}
         try:
             while going:  # in short turns: this thread answers Ctrl-C
                 ended, going = wait(going, 0.05)
@@ -117,6 +119,12 @@ def _run_at_once(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> li
             failed.set()
             raise
     return finished
+
+
+@cache
+def _stream(device: str, number: int) -> torch.cuda.Stream:
+    """Made once: torch keeps freed memory for the stream that had it."""
+    return torch.cuda.Stream(torch.device(device))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
