@@ -154,16 +154,16 @@ class EpochGraph:
         self._copied = [torch.cuda.Event(blocking=True) for _ in self._waiting]  # type: ignore[no-untyped-call]
         self._epoch = 0
         self._there = torch.arange(orders.samples, device=fleet.device).repeat(len(self._waiting[0]), 1)  # (S, n)
-        member = orders.member.to(fleet.device)
+        self._member = orders.member.to(fleet.device)  # kept as long as the graph that reads it
         kept = {name: tensor.clone() for name, tensor in fleet.state().items()}
         side = torch.cuda.Stream(fleet.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(fleet.device))
         with torch.cuda.stream(side):
-            fleet.train_epoch(self._there[member])
+            fleet.train_epoch(self._there[self._member])
         torch.cuda.current_stream(fleet.device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):  # other threads train other fleets
-            self._losses = fleet.train_epoch(self._there[member])
+            self._losses = fleet.train_epoch(self._there[self._member])
         for name, tensor in fleet.state().items():
             tensor.copy_(kept[name])
 

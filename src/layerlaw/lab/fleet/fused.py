@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from layerlaw.lab.fleet import Fleet
 
 WIDEST = 128  # units, samples of a batch, classes: what one program holds
-PRECISION = "tf32x3"  # of products: three on tensor cores that together keep the digits of float32
+PRECISION = "bf16x6"  # of products: six on tensor cores that together keep the digits of float32
 UNITS, PIECE, WARPS = 32, 32, 4  # of a program: units it computes, terms it adds at a time, warps
 HEAD_WARPS, STAGES = 8, 3
 
