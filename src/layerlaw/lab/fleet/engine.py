@@ -76,13 +76,13 @@ class FleetEngine:
     @torch.no_grad()
     def train_epoch(self, epoch: int) -> Tensor:
         """The losses (E,) of an epoch, counted from 0; still on the device."""
-        fleet = self._fleet
+        fleet, orders = self._fleet, self._orders
         if self._epoch is None and fleet.device.type == "cuda" and fleet.recipes[0].epochs - epoch >= GRAPH_FROM:
             fleet.start_epoch(0)
             with _starting:
-                self._epoch = EpochGraph(fleet, self._orders)
+                self._epoch = EpochGraph(fleet, orders)
         elif self._epoch is None:
-            self._epoch = lambda: fleet.train_epoch(self._orders.next().to(fleet.device))
+            self._epoch = lambda: fleet.train_epoch(orders.next().to(fleet.device))
         fleet.start_epoch(epoch)
         return self._epoch().clone()
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from layerlaw.lab.fleet import Fleet
 
 WIDEST = 128  # units, samples of a batch, classes: what one program holds
-PRECISION = "bf16x6"  # of products: six on tensor cores that together keep the digits of float32
+# Of products: six of bf16 parts on tensor cores, or three of tf32 parts, keep the digits of float32; triton before 3.6
+# does not have the first, which keeps more.
+PRECISIONS = ("bf16x6", "tf32x3")
 UNITS, PIECE, WARPS = 32, 32, 4  # of a program: units it computes, terms it adds at a time, warps
 HEAD_WARPS, STAGES = 8, 3
 
@@ -32,7 +34,7 @@ class FusedStep:
         self,
         fleet: Fleet,
         *,
-        precision: str = PRECISION,
+        precision: str = PRECISIONS[0],
         units: int = UNITS,
         piece: int = PIECE,
         warps: int = WARPS,
@@ -41,7 +43,15 @@ class FusedStep:
     ) -> None:
         assert fleet.norms is not None
         E, widths, device = len(fleet), fleet.shape.widths, fleet.device
-        self._fleet, self._norms = fleet, fleet.norms
+        # Not the fleet itself: in a circle their memory would wait for the garbage collector.
+        self._shape, self._norms, self._pool, self._step = (
+            fleet.shape,
+            fleet.norms,
+            fleet.pool,
+            fleet.parameters.stride(0),
+        )
+        self._weights, self._biases, self._weight_slopes = fleet.weights, fleet.biases, fleet.slopes
+        self._bias_slope = fleet.gradients[:, fleet.layout.biases[-1]]
         self._columns = _power_of_2(fleet.recipes[0].batch_size)
         self._normed = [torch.zeros((E, w, self._columns), device=device) for w in widths]
         self._inverse = [torch.zeros((E, w), device=device) for w in widths]
@@ -63,19 +73,21 @@ class FusedStep:
             return None
         if torch.cuda.get_device_capability(fleet.device) < (8, 0):
             return None
-        made, running = cls(fleet), (norms.running_means, norms.running_variances)
+        running = norms.running_means, norms.running_variances
         before = [statistic.clone() for statistic in running]
-        try:
-            made.gradients_of(fleet.rows[:, : first.batch_size], fleet.labels)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception:  # too little shared memory, no compiler, …: the plain path is always there
-            return None
-        finally:
+        for precision in PRECISIONS:
+            made = cls(fleet, precision=precision)
+            try:
+                made.gradients_of(fleet.rows[:, : first.batch_size], fleet.labels)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # too little shared memory, no compiler, …: the plain path is always there
+                continue
             for statistic, old in zip(running, before, strict=True):
                 statistic.copy_(old)
             fleet.gradients.zero_()
-        return made
+            return made
+        return None
 
     def gradients_of(self, rows: Tensor, labels: Tensor) -> Tensor:
         """Write the gradients for the samples in these rows of the pool (E, B), with labels; returns the losses (E,)."""
@@ -84,33 +96,33 @@ class FusedStep:
         return self._losses
 
     def _run(self, rows: Tensor, labels: Tensor) -> None:
-        fleet, norms, (E, B) = self._fleet, self._norms, rows.shape
-        sizes: dict[str, Any] = {"P": fleet.parameters.stride(0), "B": B, "BS": self._columns, "PIECE": self._piece}
-        pool = fleet.pool, rows, rows.stride(0)
-        last = len(fleet.shape.widths) - 1
-        for i, (inward, outward) in enumerate(fleet.shape.sides[:-1]):
+        shape, norms, (E, B) = self._shape, self._norms, rows.shape
+        sizes: dict[str, Any] = {"P": self._step, "B": B, "BS": self._columns, "PIECE": self._piece}
+        pool = self._pool, rows, rows.stride(0)
+        last = len(shape.widths) - 1
+        for i, (inward, outward) in enumerate(shape.sides[:-1]):
             units, below = self._block(outward), max(0, i - 1)
             _forward[(-(-outward // units), E)](
-                fleet.weights[i], self._normed[below], self._gains[below], self._shifts[below], *pool, fleet.biases[i],
+                self._weights[i], self._normed[below], self._gains[below], self._shifts[below], *pool, self._biases[i],
                 self._normed[i], self._inverse[i], norms.means[i], norms.variances[i],
                 IN=inward, OUT=outward, UNITS=units, FIRST=i == 0, EPS=EPS, MOMENTUM=MOMENTUM, **sizes, **self._how,
             )  # fmt: skip
         _head[(E,)](
-            fleet.weights[-1], fleet.biases[-1], labels, labels.stride(0),
+            self._weights[-1], self._biases[-1], labels, labels.stride(0),
             self._normed[last], self._inverse[last], self._gains[last], self._shifts[last],
-            fleet.slopes[-1], fleet.gradients[:, fleet.layout.biases[-1]],
+            self._weight_slopes[-1], self._bias_slope,
             self._slope[last], self._gain_slopes[last], self._shift_slopes[last], self._losses,
-            P=sizes["P"], B=B, BS=self._columns, IN=fleet.shape.widths[last], CLASSES=fleet.shape.classes,
-            UNITS=_power_of_2(fleet.shape.widths[last]), SLOTS=_power_of_2(fleet.shape.classes),
+            P=sizes["P"], B=B, BS=self._columns, IN=shape.widths[last], CLASSES=shape.classes,
+            UNITS=_power_of_2(shape.widths[last]), SLOTS=_power_of_2(shape.classes),
             **self._how | {"num_warps": HEAD_WARPS},
         )  # fmt: skip
         for i in range(last, -1, -1):
-            inward, outward = fleet.shape.sides[i]
+            inward, outward = shape.sides[i]
             units, below = self._block(inward), max(0, i - 1)
             _backward[(-(-inward // units), E, 2 if self._split and i else 1)](
-                self._slope[i], fleet.weights[i], *pool,
+                self._slope[i], self._weights[i], *pool,
                 self._normed[below], self._inverse[below], self._gains[below], self._shifts[below],
-                fleet.slopes[i], self._slope[i - 1], self._gain_slopes[below], self._shift_slopes[below],
+                self._weight_slopes[i], self._slope[i - 1], self._gain_slopes[below], self._shift_slopes[below],
                 IN=inward, OUT=outward, UNITS=units, FIRST=i == 0, SPLIT=self._split, **sizes, **self._how,
             )  # fmt: skip
 
