@@ -10,8 +10,15 @@ import torch
 from lab_parts import clouds
 
 from layerlaw.lab import Fleet, Recipe, Run, Schedule, Shape, processes, sweep
+from layerlaw.lab.fleet import rows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "FUSED", True)
+
 
 SAMPLES = clouds(150, test=50)
 BASE = Recipe(network=Shape(12, (16, 100, 40), 4), epochs=8, batch_size=64, learning_rate=0.01)
@@ -32,9 +39,9 @@ def test_gradients_are_those_of_the_plain_path(widths: tuple[int, ...], batch: i
         plain.parameters[:, part] += 0.3 * torch.randn(3, part.stop - part.start)
     fused.parameters.copy_(plain.parameters)
     for B in (batch, 22):  # a short batch in buffers of a long one
-        rows, labels = plain.rows[:, 5 : 5 + B], plain.labels[:, 5 : 5 + B]
-        expected = plain.gradients_of(plain.pool[rows].mT, labels)
-        found = fused._fused.gradients_of(rows.cuda(), labels.cuda())
+        some, labels = plain.rows[:, 5 : 5 + B], plain.labels[:, 5 : 5 + B]
+        expected = plain.gradients_of(plain.pool[some].mT, labels)
+        found = fused._fused.gradients_of(some.cuda(), labels.cuda())
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=0.0)
         size = plain.gradients.abs().max()
         torch.testing.assert_close(fused.gradients.cpu() / size, plain.gradients / size, rtol=0.0, atol=1e-5)

@@ -27,6 +27,7 @@ import torch
 from layerlaw.errors import LayerlawError
 from layerlaw.files import disk_told
 from layerlaw.lab.fleet.engine import GPU_SHARE, fleet_takes, member_bytes
+from layerlaw.lab.fleet.rows import fused_path
 from layerlaw.lab.jobs import Checkpoint, Job, run
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
@@ -71,7 +72,7 @@ def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[
 
 def fits_beside_others(job: Job) -> bool:
     """Whether a GPU may train other fleets meanwhile: of feed-forward networks, which need no switches of torch."""
-    return torch.device(job.device).type == "cuda" and fleet_takes(job.recipe, job.schedule)
+    return torch.device(job.device).type == "cuda" and fused_path() and fleet_takes(job.recipe, job.schedule)
 
 
 def _run_at_once(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> list[Checkpoint]:

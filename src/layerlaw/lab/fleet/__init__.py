@@ -17,7 +17,7 @@ from torch import Tensor
 
 from layerlaw.errors import InputError
 from layerlaw.lab.fleet.norms import BatchNorms
-from layerlaw.lab.fleet.rows import RowLayout, Rule, compiles
+from layerlaw.lab.fleet.rows import RowLayout, Rule, compiles, fused_path
 from layerlaw.lab.networks import part_of
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
@@ -84,7 +84,7 @@ class Fleet:
         for e, recipe in enumerate(self.recipes):
             members.setdefault(recipe.seed, []).append(e)
         with ThreadPoolExecutor() as pool:
-            drawn = (map if self.device.type == "cpu" else pool.map)(self.layout.initial, members)
+            drawn = (pool.map if self.device.type == "cuda" and fused_path() else map)(self.layout.initial, members)
             for row, here in zip(drawn, members.values(), strict=True):
                 there = row.to(self.device)
                 for e in here:
@@ -227,13 +227,13 @@ class Fleet:
 
 def _aligned_rows(members: int, size: int, device: torch.device) -> Tensor:
     """Zeros (E, P); on a GPU every row begins where loads of several numbers may begin."""
-    step = size if device.type == "cpu" else -(-size // 16) * 16
+    step = -(-size // 16) * 16 if device.type == "cuda" and fused_path() else size
     return torch.zeros((members, step), device=device)[:, :size]
 
 
 def _fused_step(fleet: Fleet) -> FusedStep | None:
     """Kernels written for this, where they can train the fleet and there is a GPU that runs them."""
-    if fleet.device.type != "cuda" or not compiles():
+    if fleet.device.type != "cuda" or not fused_path() or not compiles():
         return None
     from layerlaw.lab.fleet.fused import FusedStep  # imports triton, which exists beside CUDA only
 

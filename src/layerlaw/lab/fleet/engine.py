@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerlaw.lab.fleet import Fleet
 from layerlaw.lab.fleet.images import ImageFleet
+from layerlaw.lab.fleet.rows import fused_path
 from layerlaw.lab.losses import CrossEntropy
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import Recipe
@@ -36,7 +37,7 @@ from layerlaw.stats.precision import double, full_precision
 from layerlaw.wording import finite
 
 GRAPH_FROM = 5  # epochs: fewer are not worth a capture
-SCRATCH = {"cpu": 2**28, "cuda": 2**33}  # bytes of features worked on at once while measuring
+SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once while measuring
 GPU_SHARE = 0.6  # of a GPU's memory, that members may take
 AHEAD = 4  # epochs whose orders may wait for the GPU
 _starting = threading.Lock()  # kernels are compiled, and graphs recorded, by one thread at a time
@@ -143,37 +144,44 @@ class Orders:
 
 
 class EpochGraph:
-    """An epoch as one CUDA graph, replayed with new orders; what its epoch of warm-up changes is put back.
+    """An epoch as one CUDA graph, replayed with new orders; what its epochs of warm-up change is put back.
 
-    Nothing waits for the GPU: the orders of the next epochs are drawn and copied while it works.
+    On the fused path nothing waits for the GPU: the orders of the next epochs are drawn and copied while it works, into
+    buffers that are drawn into again only after an event has said that their copy is done.
     """
 
     def __init__(self, fleet: Fleet | ImageFleet, orders: Orders) -> None:
         self._orders, self._device = orders, fleet.device
-        self._waiting = [orders.empty(pinned=True) for _ in range(AHEAD)]
+        self._waiting = [orders.empty(pinned=True) for _ in range(AHEAD if fused_path() else 0)]
         self._copied = [torch.cuda.Event(blocking=True) for _ in self._waiting]  # type: ignore[no-untyped-call]
         self._epoch = 0
-        self._there = torch.arange(orders.samples, device=fleet.device).repeat(len(self._waiting[0]), 1)  # (S, n)
+        many = len(self._waiting[0] if self._waiting else fleet)
+        self._there = torch.arange(orders.samples, device=fleet.device).repeat(many, 1)  # (E, n), or (S, n) ahead
         self._member = orders.member.to(fleet.device)  # kept as long as the graph that reads it
         kept = {name: tensor.clone() for name, tensor in fleet.state().items()}
         side = torch.cuda.Stream(fleet.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(fleet.device))
         with torch.cuda.stream(side):
-            fleet.train_epoch(self._there[self._member])
+            for _ in range(2):
+                fleet.train_epoch(self._there[self._member] if self._waiting else self._there)
         torch.cuda.current_stream(fleet.device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):  # other threads train other fleets
-            self._losses = fleet.train_epoch(self._there[self._member])
+        mode = "thread_local" if self._waiting else "global"  # other threads may train other fleets
+        with torch.cuda.graph(self._graph, capture_error_mode=mode):
+            self._losses = fleet.train_epoch(self._there[self._member] if self._waiting else self._there)
         for name, tensor in fleet.state().items():
             tensor.copy_(kept[name])
 
     def __call__(self) -> Tensor:
         """Train one epoch; returns the losses (E,), which the next call overwrites."""
-        at = self._epoch % AHEAD
-        self._copied[at].synchronize()
-        self._orders.draw(self._waiting[at])
-        self._there.copy_(self._waiting[at], non_blocking=True)
-        self._copied[at].record(torch.cuda.current_stream(self._device))
+        if self._waiting:
+            at = self._epoch % AHEAD
+            self._copied[at].synchronize()
+            self._orders.draw(self._waiting[at])
+            self._there.copy_(self._waiting[at], non_blocking=True)
+            self._copied[at].record(torch.cuda.current_stream(self._device))
+        else:
+            self._there.copy_(self._orders.next(), non_blocking=True)
         self._graph.replay()
         self._epoch += 1
         return self._losses

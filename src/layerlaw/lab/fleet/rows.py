@@ -13,6 +13,9 @@ from torch import Tensor
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import ADAM, MOMENTUM, Recipe
 
+# Fused kernels, several fleets at once, orders drawn ahead: right on a CPU and in first comparisons on an H200, but not yet
+# timed there. `benchmarks/fleet_gpu.py --fused` and `--profile` turn it on; off, a GPU trains as it always has.
+FUSED = False
 BETA1, BETA2, EPS = ADAM["beta1"], ADAM["beta2"], ADAM["eps"]
 ADAM_RULE: dict[str, Any] = {**ADAM, "amsgrad": False, "maximize": False}
 # A memory that starts at zero gives the same first step.
@@ -109,12 +112,12 @@ class Rule:
         if parameters.device.type == "cpu":
             self._fused(parameters[self.rows], gradients[self.rows])
             return
-        rates, root = self.rates, self.steps
-        if self.kind == "adam":
-            rates, root = _on_gpu(_corrected)(rates, self.steps)
+        rule, rates, steps = STEPS[self.kind], self.rates, self.steps
+        if self.kind == "adam" and fused_path():
+            rule, (rates, steps) = _adam_corrected, _on_gpu(_corrected)(rates, steps)
         for c in self.columns:
             p, g = parameters[self.rows, c], gradients[self.rows, c]
-            _on_gpu(STEPS[self.kind])(p, g, [m[:, c] for m in self.memory], rates, self.decays, root)
+            _on_gpu(rule)(p, g, [m[:, c] for m in self.memory], rates, self.decays, steps)
 
     def _fused(self, parameters: Tensor, gradients: Tensor) -> None:
         for row, (recipe, rate) in enumerate(zip(self.recipes, self._rates, strict=True)):
@@ -135,21 +138,30 @@ def _on_gpu(plain: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(plain, dynamic=True) if compiles() else plain
 
 
+def fused_path() -> bool:
+    """Whether a GPU takes the new path."""
+    return FUSED
+
+
 def compiles() -> bool:
     """Whether torch.compile can write GPU kernels here."""
     return importlib.util.find_spec("triton") is not None
 
 
-def _sgd(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, root: Tensor) -> None:
+def _sgd(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, steps: Tensor) -> None:
     p.sub_(rates * (g + decays * p))
 
 
-def _momentum(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, root: Tensor) -> None:
+def _momentum(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, steps: Tensor) -> None:
     memory[0].mul_(MOMENTUM).add_(g + decays * p)
     p.sub_(rates * memory[0])
 
 
-def _adam(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, root: Tensor) -> None:
+def _adam(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, steps: Tensor) -> None:
+    _adam_corrected(p, g, memory, rates / (1 - BETA1**steps), decays, (1 - BETA2**steps).sqrt())
+
+
+def _adam_corrected(p: Tensor, g: Tensor, memory: list[Tensor], rates: Tensor, decays: Tensor, root: Tensor) -> None:
     g = g + decays * p
     memory[0].lerp_(g, 1 - BETA1)
     memory[1].mul_(BETA2).addcmul_(g, g, value=1 - BETA2)
