@@ -29,6 +29,7 @@ from lab_parts import (
 import layerlaw.lab
 from layerlaw.errors import InputError
 from layerlaw.lab import Recipe, Samples, Schedule, Shape, processes, sweep, sweeping
+from layerlaw.lab.fleet.engine import AHEAD, EpochGraph, Orders
 
 SAMPLES = clouds(150)
 BASE = Recipe(network=Shape(12, (16, 10), 4), epochs=4, batch_size=32, learning_rate=0.01)
@@ -317,3 +318,56 @@ def test_ctrl_c_stops_fleets_trained_at_once(several_at_once: None, tmp_path: Pa
     runs = sweep(recipes, samples, progress=False, **how)
     assert numbers(runs) == numbers(uninterrupted())
     assert same_networks(runs, uninterrupted())
+
+
+class LateDevice:
+    """A GPU that does nothing until somebody waits for it: copies, events and graphs stay in a queue."""
+
+    def __init__(self, there: torch.Tensor) -> None:
+        self.there, self.queue, self.seen = there, list[Callable[[], Any]](), list[torch.Tensor]()
+
+    def copy_(self, orders: torch.Tensor, *, non_blocking: bool) -> None:
+        self.queue.append(lambda: self.there.copy_(orders))
+
+    def replay(self) -> None:
+        self.queue.append(lambda: self.seen.append(self.there.clone()))
+
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        while self.queue and not done():
+            self.queue.pop(0)()
+
+
+class LateEvent:
+    """Recorded on such a device: waiting runs the queue up to the place where it was recorded."""
+
+    def __init__(self, device: LateDevice) -> None:
+        self.device, self.open = device, 0
+
+    def record(self, stream: object) -> None:
+        self.open += 1
+        self.device.queue.append(self.passed)
+
+    def passed(self) -> None:
+        self.open -= 1
+
+    def synchronize(self) -> None:
+        self.device.wait_for(lambda: not self.open)
+
+
+def test_orders_drawn_ahead_are_never_overwritten_before_a_late_device_has_copied_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds, n = [1, 2, 1], 40
+    graph, orders = object.__new__(EpochGraph), Orders(seeds, n)
+    device = LateDevice(orders.empty())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    waiting = [orders.empty() for _ in range(AHEAD)]
+    parts = {"_orders": orders, "_waiting": waiting, "_copied": [LateEvent(device) for _ in waiting], "_epoch": 0}
+    graph.__dict__.update(parts, _there=device, _graph=device, _device="cuda", _losses=None)
+    for _ in range(5 * AHEAD + 1):
+        graph()
+    assert len(device.seen) < 5 * AHEAD  # it is late
+    device.wait_for(lambda: False)
+    expected = Orders(seeds, n)
+    assert all(torch.equal(drawn[orders.member], expected.next()) for drawn in device.seen)
+    assert len(device.seen) == 5 * AHEAD + 1
