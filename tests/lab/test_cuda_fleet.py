@@ -10,14 +10,8 @@ import torch
 from lab_parts import clouds
 
 from layerlaw.lab import Fleet, Recipe, Run, Schedule, Shape, processes, sweep
-from layerlaw.lab.fleet import rows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-
-
-@pytest.fixture(autouse=True)
-def fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "FUSED", True)
 
 
 SAMPLES = clouds(150, test=50)

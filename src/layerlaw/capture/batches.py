@@ -291,6 +291,18 @@ def as_batch(item: Any, where: str, labels_at: int | str | None = None, inputs: 
     return batch
 
 
+def check_normalized_alone(labels: Tensor, where: str) -> None:
+    """Where BatchNorm normalizes each batch by itself, one sample or one class would be no fair batch."""
+    if len(labels) == 1:
+        why = "a batch of one sample has no batch statistics for BatchNorm (batchnorm='batch')"
+        raise DataError(
+            f"{where}: {why}. Choose a batch size that leaves no single sample at the end, or drop_last=True."
+        )
+    if not are_targets(labels) and bool((labels == labels[0]).all()):
+        why = f"all {len(labels)} samples are of one class, and batchnorm='batch' normalizes each batch by itself"
+        raise DataError(f"{where}: {why}. Mix the classes (shuffle once, with a fixed seed), or use larger batches.")
+
+
 def _label_index(item: Sequence[Any], labels_at: int | str | None, where: str) -> int:
     """Which of several items are the labels: the second of two, else the user says."""
     n = len(item)

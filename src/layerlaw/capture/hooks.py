@@ -255,7 +255,7 @@ class Capture:
     `run` sends batches through the network; while the forward runs, `consume(site, features)` gets every site's (n, d)
     features (with `reduce=None` the tensors themselves), detached and in full precision. With `gradients` they stay attached
     to the graph, outside autocast, so that a loss can be built on them, and are in memory of their own, so that an in-place
-    layer behind the site cannot change them. Where it is known that many `batches` will come, a GPU may replay them.
+    layer behind the site cannot change them. Where many batches come a GPU may run them by `replays`.
     """
 
     def __init__(
@@ -267,11 +267,10 @@ class Capture:
         reduce: Reduce | None,
         consume: Consume,
         gradients: bool = False,
-        batches: int | None = None,
+        replays: Replays | None = None,
     ) -> None:
         self.network, self.plan, self.reduce, self.consume = network, plan, reduce, consume
-        self.gradients = gradients
-        self._replays = Replays(network, plan, sites, None if gradients else batches)
+        self.gradients, self._replays = gradients, replays
         self.inputs: dict[str, dict[int, Site]] = defaultdict(dict)  # by module and call
         self.outputs: dict[str, dict[int, Site]] = defaultdict(dict)
         for site in sites:
@@ -291,7 +290,6 @@ class Capture:
 
     def __exit__(self, *error: Any) -> None:
         self._hooks.__exit__(*error)
-        self._replays.drop()
 
     def run(self, batch: Batch, *, rows: Tensor | None = None, where: str) -> Any:
         """One forward; returns the model's output. Only the chosen `rows` of the batch are handed over (`None`: all)."""
@@ -299,8 +297,10 @@ class Capture:
             raise CaptureError(f"{where}: expected gradients to be enabled for gradients=True, got no_grad mode.")
         if self.plan.overwrites_input:
             batch = batch.copy()
-        if rows is None and (output := self._replays.run(batch, self._collected, self.consume)) is not None:
-            return output
+        if rows is None and self._replays is not None:
+            output = self._replays.run(batch, self._collected, self.consume)
+            if output is not None:
+                return output
         self.begin(batch, rows)
         output = self.network(*batch.args, **batch.kwargs)
         self.check_calls(where)

@@ -72,10 +72,14 @@ def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 
 class Replays:
-    """Decides whether forwards are recorded, and when; `batches` is how many there will be, where that is known."""
+    """Decides whether forwards are recorded, and when; `batches` is how many there will be, where that is known.
+
+    One serves all passes over the same data. `take_all` takes the features of all sites at once, or says that it does not.
+    """
 
     def __init__(self, network: nn.Module, plan: Plan, sites: Sequence[Site], batches: int | None) -> None:
         self._network = network
+        self.take_all: Callable[[Features], bool] | None = None
         self._row_bytes = sum(site.features * site.itemsize for site in sites)
         self._open = batches is not None and batches >= FEW and plan.steady and not plan.overwrites_input
         self._open = self._open and world_size() == 1 and repeats(network)
@@ -99,14 +103,16 @@ class Replays:
         if self._recording is None or shape != self._shape:  # the last batch is often smaller
             return None
         output = self._recording.replay(batch)
+        features = self._recording.features
         with full_precision():
-            for site, features in self._recording.features.items():
-                consume(site, features)
+            if self.take_all is None or not self.take_all(features):
+                for site, of_site in features.items():
+                    consume(site, of_site)
         return output
 
     def drop(self) -> None:
-        """Let go of the memory."""
-        self._recording, self._open = None, False
+        """Let go of the memory, and of who takes features."""
+        self._recording, self._open, self.take_all = None, False, None
 
     def _small(self, batch: Batch) -> bool:
         """Whether a batch is one that a GPU is done with sooner than it is told to begin, and plain enough."""

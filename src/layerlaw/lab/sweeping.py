@@ -30,6 +30,7 @@ from layerlaw.lab.trainer import check_device
 from layerlaw.progress import Counter, Progress
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
+MEMBERS_ON_GPU = 256  # which keep it busy: of several such fleets the host measures one while another one is trained
 LAST_EPOCH = Schedule()
 Data = Mapping[str, Samples | Callable[[int], Samples]] | Samples
 
@@ -198,7 +199,8 @@ def _together(
         group.sort(key=lambda member: member.recipe.optimizer)  # neighbors share an update
         most = members or MEMBERS_ON_CPU
         if members is None and device.type == "cuda":
-            most = max(1, int(GPU_SHARE * torch.cuda.mem_get_info(device)[0]) // bytes_of(group))
+            fit = int(GPU_SHARE * torch.cuda.mem_get_info(device)[0]) // bytes_of(group)
+            most = max(1, min(fit, MEMBERS_ON_GPU))
         parts = min(len(group), max(-(-len(group) // most), shares))
         size = -(-len(group) // parts)
         for at in range(0, len(group), size):

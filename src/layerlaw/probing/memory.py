@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,8 @@ PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapse
 # Of what is held per sample and site in float64 while a block of rows is worked through, at least and at most. On a CPU it
 # stays in the cache; a GPU wants few, large ones, and what the kept features leave of the memory budget is for them.
 BLOCK_BYTES = {"cpu": (4 * 2**20, 4 * 2**20), "cuda": (2**27, 2**30)}
-LARGE = 2**21  # bytes of a site in a batch from which on features are not kept side by side
+# Bytes of a site in a batch from which on features are not kept side by side: on a CPU large ones gain nothing by it.
+LARGE = {"cpu": 2**21}
 MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
 
@@ -155,9 +156,9 @@ class KeptFeatures:
         end = self.rows + len(features)
         if site.name not in self._places:
             alike = self._names[site.features, site.itemsize]
-            # Usually all of them come in one dtype and on one device. Large ones gain nothing side by side.
+            # Usually all of them come in one dtype and on one device.
             kind = (*features.shape[1:], features.dtype, features.device, site.itemsize)
-            if features.nbytes > LARGE:
+            if features.nbytes > LARGE.get(features.device.type, features.nbytes):
                 alike, kind = [site.name], (*kind, site.name)
             held, _ = self._stacks.setdefault(kind, ([], features.new_empty((len(alike), 0, features.shape[1]))))
             self._places[site.name] = kind, len(held)
@@ -171,6 +172,18 @@ class KeptFeatures:
             grown[:, : self.rows] = stack[:, : self.rows]
             self._stacks[kind] = names, (stack := grown)
         stack[place, self.rows : end] = features
+
+    def add_all(self, features: Mapping[Site, Tensor]) -> bool:
+        """Copy those of all sites by one call, if there is room for them already; whether there was."""
+        end = self.rows + len(next(iter(features.values())))
+        ready = all(site.name in self._places for site in features)
+        if not ready or any(end > stack.shape[1] for _, stack in self._stacks.values()):
+            return False
+        rooms = dict[str, Tensor]()
+        for names, stack in self._stacks.values():
+            rooms |= zip(names, stack[: len(names), self.rows : end].unbind(), strict=True)
+        torch._foreach_copy_([rooms[site.name] for site in features], list(features.values()))
+        return True
 
     def close(self, labels: Tensor, decision: Tensor | None, where: str) -> None:
         """End a batch."""

@@ -10,14 +10,14 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.batches import Batches
+from layerlaw.capture.batches import Batches, check_normalized_alone
 from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
+from layerlaw.capture.replay import Features, Replays
 from layerlaw.errors import (
     CaptureError,
-    DataError,
     InputError,
     LabelError,
     LayerlawError,
@@ -47,7 +47,6 @@ from layerlaw.probing.waiting import Waiting, add_second
 from layerlaw.progress import Progress
 from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.labels import are_targets
 from layerlaw.stats.passes import SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
@@ -242,7 +241,7 @@ class Prober:
                 fingerprint.update(batch.labels, *batch.tensors(), places=data.places)
             labels, rows = looked_up(self.classes, given, batch, where)
             if alone:
-                _check_normalized_alone(given, where)
+                check_normalized_alone(given, where)
             pace.go_on(True)
             if len(labels) > 0:
                 none = False
@@ -256,9 +255,9 @@ class Prober:
                 yield step
             none = False
 
-    def capturing(self, sites: Sequence[Site], consume: Consume, batches: int | None = None) -> Capture:
-        """Hooks at the sites, for so many batches."""
-        return Capture(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume, batches=batches)
+    def capturing(self, sites: Sequence[Site], consume: Consume, replays: Replays | None = None) -> Capture:
+        """Hooks at the sites."""
+        return Capture(self.network, self.plan, sites, reduce=self.options.reduce, consume=consume, replays=replays)
 
     def decide(self, capture: Capture, step: Step, state: State) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
@@ -291,8 +290,13 @@ def first_pass(prober: Prober, state: State) -> None:
     def consume(site: Site, features: Tensor) -> None:
         (kept.add if kept.whole else stream)(site, features)
 
+    def take_all(features: Features) -> bool:
+        return (kept.add_all if kept.whole else waiting.add_all)(features)
+
     empty = True
-    with prober.capturing(state.sites, consume, state.data.length) as capture:
+    state.replays = Replays(prober.network, prober.plan, state.sites, state.data.length)
+    state.replays.take_all = take_all
+    with prober.capturing(state.sites, consume, state.replays) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 1", state.fingerprint):
             empty, state.borrowed = False, step.borrowed
             if kept.whole and not kept.fits(len(step.labels)):
@@ -340,12 +344,14 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
     state.dealer.restart()
     kept = state.kept
     if kept.whole:
+        state.forget_replays()
         add_second(second, prober.classes.K, kept, state.dealer.deal(kept.labels))
         pace = Pace(prober.network, state.data, prober.device)
         while pace.go_on(False):  # others may not have kept all of their features
             pace.forward_only()
     else:
         _second_forward(prober, state, second)
+        state.forget_replays()
     with full_precision(), adding_nothing(state.borrowed):
         second.all_reduce()
     return second
@@ -355,7 +361,9 @@ def _second_forward(prober: Prober, state: State, second: SecondPass | SecondReg
     again = Fingerprint() if state.dealer.groups or state.dealer.permuted else None
     waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
     update = waiting.or_at_once(second.update)
-    with prober.capturing(state.sites, update, state.data.length) as capture:
+    if state.replays is not None:
+        state.replays.take_all = waiting.add_all
+    with prober.capturing(state.sites, update, state.replays) as capture:
         for step in prober.steps(state.data, f"{state.label}, pass 2", again):
             waits, dealt = waiting.takes(step.labels), state.dealer.deal(step.labels)
             if waits:
@@ -386,15 +394,3 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
     split.fingerprint, split.samples = state.fingerprint.text(), state.fingerprint.samples_text()
     split.no_extras_why, split.one_forward = state.why_not, state.kept.whole
     state.kept.drop()
-
-
-def _check_normalized_alone(labels: Tensor, where: str) -> None:
-    """Where BatchNorm normalizes each batch by itself, one sample or one class would be no fair batch."""
-    if len(labels) == 1:
-        why = "a batch of one sample has no batch statistics for BatchNorm (batchnorm='batch')"
-        raise DataError(
-            f"{where}: {why}. Choose a batch size that leaves no single sample at the end, or drop_last=True."
-        )
-    if not are_targets(labels) and bool((labels == labels[0]).all()):
-        why = f"all {len(labels)} samples are of one class, and batchnorm='batch' normalizes each batch by itself"
-        raise DataError(f"{where}: {why}. Mix the classes (shuffle once, with a fixed seed), or use larger batches.")

@@ -13,6 +13,7 @@ from torch import Tensor
 from layerlaw.capture.batches import Batches
 from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.plan import Site
+from layerlaw.capture.replay import Replays
 from layerlaw.errors import FeatureError
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures
@@ -48,6 +49,7 @@ class State:
 
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
     room: int = 0  # bytes of the memory budget that the statistics leave for features which wait for others
+    replays: Replays | None = None  # forwards that a GPU runs by itself, for both passes
     _decided: list[tuple[Tensor, str]] | None = field(default_factory=list)  # decisions nobody has looked at yet
 
     def decided(self, decision: Tensor, where: str) -> None:
@@ -72,6 +74,11 @@ class State:
         if self.spoilt:
             cure = "Look at the last layers, or pass scores=None to leave the network's decisions out"
             raise FeatureError(f"{self.spoilt}. {cure}.")
+
+    def forget_replays(self) -> None:
+        """Let go of their memory."""
+        if self.replays is not None:
+            self.replays.drop()
 
     def begin(self, labels: Tensor) -> None:
         """Start a batch of pass 1."""

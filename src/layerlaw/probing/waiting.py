@@ -6,7 +6,7 @@ Features are copied in any case, since what follows in the forward may overwrite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -42,7 +42,7 @@ class Waiting:
         if self._kept.rows and not (self.open and self._kept.rows < ENOUGH and self._kept.fits(n)):
             self.flush()
         if self.open and not self._kept.whole:
-            rows = min(ENOUGH + n, room // self._row_bytes)
+            rows = min(ENOUGH + n, room // self._row_bytes) // n * n  # all of them taken: sites lie side by side
             self._kept = KeptFeatures(self._sites, room, rows)
         return self.open
 
@@ -56,6 +56,10 @@ class Waiting:
                 update(site.name, features)
 
         return consume
+
+    def add_all(self, features: Mapping[Site, Tensor]) -> bool:
+        """Those of all sites at once, where they wait."""
+        return self.open and self._kept.add_all(features)
 
     def close(self, dealt: Dealt, decision: Tensor | None, where: str) -> None:
         """End a batch."""

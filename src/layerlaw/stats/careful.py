@@ -29,13 +29,15 @@ def careful_centers(x: Tensor, y: Tensor, sums: ClassSums, weighting: Weighting)
     """
     centers = find_centers(sums, weighting)
     away = _far(centers)
-    if (doubt := doubt_of(centers)) and not doubt.out_of_range:  # of sums, whose rounding depends on the processor
+    doubt = doubt_of(centers)
+    if doubt and not doubt.out_of_range:  # of sums, whose rounding depends on the processor
         away = torch.ones_like(away)
     if x.dtype == torch.float64 and bool(away.any()):
         origin = x[..., :1, :] * away[..., None, None]
         x = x - origin
         centers = find_centers(ClassSums.of(x, y, centers.counts.shape[-1]), weighting, origin)
-    if doubt := doubt_of(centers):
+        doubt = doubt_of(centers)
+    if doubt:
         raise FeatureError(f"features: {doubt}")
     if x.dtype == torch.float64 or not bool(narrow(centers, 0.0).any()):
         return x, centers

@@ -130,11 +130,13 @@ def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] 
     K = counts.shape[-1]
     if K < 2:
         raise LabelError(f"{where}: expected at least 2 classes, got {K}: one class cannot be separated from nothing.")
-    rows = counts.reshape(-1, K).tolist()
-    empty = [k for k in range(K) if not all(row[k] for row in rows)]
-    if len(empty) == K:
+    fewest, most = torch.stack(counts.aminmax()).tolist() if counts.numel() else (0, 0)  # one transfer from a device
+    if fewest > 0 and most > 1:
+        return
+    empty = (counts.reshape(-1, K) == 0).any(0).nonzero().flatten().tolist()
+    if not most or len(empty) == K:
         raise LabelError(f"{where}: expected samples, got none.")
-    if not empty and max(map(max, rows)) == 1:
+    if not empty:
         raise LabelError(
             f"{where}: expected several samples of at least one class, got one of each: the spread within classes cannot "
             "be measured. Use more samples."

@@ -44,10 +44,10 @@ def doubt_of(site: Centers | FeatureFit, outliers: bool = False) -> Doubt | None
     `outliers`: whether few samples are most of their spread, and of the rounding that follows from it.
     """
     seen = Extent.of(site)
-    for kind, found in seen.doubts(site, outliers).items():
-        if bool(found.any()):
-            return seen.at(found).doubt(kind, site.dtype)
-    return None
+    doubts = seen.doubts(site, outliers)
+    told = torch.stack([found.any() for found in doubts.values()]).tolist()  # one transfer from a device
+    kind = next((kind for kind, doubted in zip(doubts, told, strict=True) if doubted), None)
+    return None if kind is None else seen.at(doubts[kind]).doubt(kind, site.dtype)
 
 
 def doubtful(site: Centers | FeatureFit, outliers: Tensor | bool = False) -> Tensor:

@@ -18,7 +18,7 @@ Kind = tuple[torch.Size, torch.dtype, torch.device]
 SMALL = {"cpu": 2**19, "cuda": 2**25}
 # Bytes of all of them: on a CPU they stay in the cache, with what is made of them.
 AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
-ALONE = 2  # times as many where nothing is made of them but sums and projections: no views
+ALONE = {"cpu": 2, "cuda": 8}  # times as many where nothing is made of them but sums and projections: no views
 
 
 class Entry(Protocol):
@@ -114,7 +114,8 @@ class Stacks:
 
     def add_all(self, keys: Sequence[Key], features: Tensor, *, views: bool) -> None:
         """Those of several sites (S, n, d), which nothing overwrites; `views`: whether more is made of each."""
-        most = AT_ONCE.get(features.device.type, 0) * (1 if views else ALONE)
+        device = features.device.type
+        most = AT_ONCE.get(device, 0) * (1 if views else ALONE.get(device, 1))
         step = max(1, most // max(1, features[0].nbytes))
         for at in range(0, len(keys), step):
             self._work(list(keys[at : at + step]), features[at : at + step])

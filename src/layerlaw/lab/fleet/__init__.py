@@ -197,19 +197,24 @@ class Fleet:
 
     def state_dicts(self, members: slice = slice(None)) -> Iterator[dict[str, Tensor]]:
         """The same of several: a GPU is asked for few large tensors, not for thousands of small ones."""
-        names, norms = self.layout.names(), self.norms
-        statistics: list[tuple[str, Tensor]] = []
+        names, norms, widths = self.layout.names(), self.norms, self.shape.widths
+        along_row = sorted(names, key=lambda name: names[name][0].start)
+        sizes = [names[name][0].stop - names[name][0].start for name in along_row]
+        steps = torch.stack([rule.steps for rule in self.rules]).max().long().cpu()
+        statistics = []
         if norms is not None:
-            steps = torch.stack([rule.steps for rule in self.rules]).max().long().cpu()
-            for i in range(len(self.shape.widths)):
-                means, variances = norms.means[i][members].cpu(), norms.variances[i][members].cpu()
-                statistics += [(f"norm{i + 1}.running_mean", means), (f"norm{i + 1}.running_var", variances)]
-                statistics.append((f"norm{i + 1}.num_batches_tracked", steps.expand(len(means))))
+            statistics = [torch.cat([w[members] for w in of], 1).cpu() for of in (norms.means, norms.variances)]
         at = 0
         for part in torch.split(self.parameters[members], STATES_AT_ONCE):
             for row in part.cpu():
-                state = {name: row[c].view(size).clone() for name, (c, size) in names.items()}
-                yield state | {name: values[at].clone() for name, values in statistics}
+                # One copy of a row is cut into pieces: thousands of small copies would take longer than the training.
+                pieces = dict(zip(along_row, torch.split(row.clone(), sizes), strict=True))
+                state = {name: pieces[name].view(size) for name, (_, size) in names.items()}
+                cut = [torch.split(values[at].clone(), list(widths)) for values in statistics]
+                for i, (mean, variance) in enumerate(zip(*cut, strict=True) if cut else (), 1):
+                    state |= {f"norm{i}.running_mean": mean, f"norm{i}.running_var": variance}
+                    state[f"norm{i}.num_batches_tracked"] = steps.clone()
+                yield state
                 at += 1
 
     def load_state_dict(self, member: int, state: Mapping[str, Tensor], layers: tuple[int, int] | None = None) -> None:

@@ -13,9 +13,7 @@ from torch import Tensor
 from layerlaw.lab.networks.feed_forward import Shape
 from layerlaw.lab.recipe import ADAM, MOMENTUM, Recipe
 
-# Fused kernels, several fleets at once, orders drawn ahead: right on a CPU and in first comparisons on an H200, but not yet
-# timed there. `benchmarks/fleet_gpu.py --fused` and `--profile` turn it on; off, a GPU trains as it always has.
-FUSED = False
+FUSED = True  # kernels written for fleets, several fleets at once, orders drawn ahead; off, a GPU trains by plain operations
 BETA1, BETA2, EPS = ADAM["beta1"], ADAM["beta2"], ADAM["eps"]
 ADAM_RULE: dict[str, Any] = {**ADAM, "amsgrad": False, "maximize": False}
 # A memory that starts at zero gives the same first step.
@@ -139,7 +137,7 @@ def _on_gpu(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fused_path() -> bool:
-    """Whether a GPU takes the new path."""
+    """Whether a GPU trains fleets by kernels written for them, and several at once."""
     return FUSED
 
 
