@@ -16,7 +16,7 @@ from layerlaw.threads import Counted
 
 # Rows are worked through in chunks whose scratch copy stays below this: on a CPU it then stays in the cache, and wide
 # features need no second copy; a GPU wants few, large kernels.
-CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 512 * 2**20}
+CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 
 
 def full_precision() -> AbstractContextManager[None]:
