@@ -4,6 +4,7 @@ long, which counts where a network is measured again and again."""
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 
 
 def walk(network: nn.Module) -> list[nn.Module]:
@@ -54,6 +55,18 @@ def parameters_in(modules: list[nn.Module]) -> list[Tensor]:
 def buffers_in(modules: list[nn.Module]) -> list[Tensor]:
     """Their buffers, each once."""
     return _each_once([tensor for module in modules for tensor in module._buffers.values()])
+
+
+def in_a_row(tensors: list[Tensor]) -> Tensor:
+    """A copy of the numbers of dense tensors of one dtype and device, one behind the other, by one call for all of them.
+
+    >>> in_a_row([Tensor([[0, 1]]), Tensor([2])])
+    tensor([0., 1., 2.])
+    """
+    if len(tensors) == 1:  # of which the other call makes no copy
+        return tensors[0].reshape(-1).clone()
+    found: Tensor = _flatten_dense_tensors(tensors)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _each_once(tensors: list[Tensor | None]) -> list[Tensor]:

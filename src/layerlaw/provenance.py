@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, cuda, nn
 
 from layerlaw.files import sha256
-from layerlaw.module_tree import buffers_in, parameters_in, walk
+from layerlaw.later import Later
+from layerlaw.module_tree import buffers_in, in_a_row, parameters_in, walk
 
 DIGEST_BYTES = 2 * 2**30
 SMALL = 2**20  # bytes of a tensor: to fetch a larger one takes longer than to ask for it
 FETCHED = {"cuda"}
+WAITING = 2**20  # bytes of all tensors: of so few a checksum may wait, with a copy of them
 PLAIN = (Tensor, nn.Parameter)
 READABLE = {torch.float32, torch.float64, torch.float16, torch.int64}  # by NumPy, as they are
 
@@ -45,15 +47,24 @@ def code_version() -> str:
         return "not installed"
 
 
-def model_provenance(model: nn.Module) -> dict[str, Any]:
-    """What is said of a model: its class, its number of parameters and their checksum."""
+def model_provenance(model: nn.Module, *, waits: bool = False) -> dict[str, Any]:
+    """What is said of a model: its class, its number of parameters and their checksum.
+
+    With `waits` the checksum of few parameters is a `Later`, which `worked_out` finds.
+    """
     modules = walk(model)
     parameters = parameters_in(modules)
+    tensors = [*parameters, *buffers_in(modules)]
     return {
         "model": type(model).__name__,
         "parameters": sum(p.numel() for p in parameters),
-        "parameters_sha256": _digest([*parameters, *buffers_in(modules)]),
+        "parameters_sha256": (_digest_later(tensors) if waits else None) or _digest(tensors),
     }
+
+
+def worked_out(about: dict[str, Any]) -> dict[str, Any]:
+    """The same, with the value of whatever is a `Later`."""
+    return {key: value.value() if isinstance(value, Later) else value for key, value in about.items()}
 
 
 def parameter_digest(network: nn.Module) -> str | None:
@@ -76,6 +87,27 @@ def _digest(tensors: Sequence[Tensor]) -> str | None:
         return sha256(map(_bytes, _on_host(tensors)))
     except (NotImplementedError, RuntimeError, TypeError, ValueError):  # a finished measurement is not lost for it
         return None
+
+
+def _digest_later(tensors: Sequence[Tensor]) -> Later[str | None] | None:
+    """The checksum of the tensors as they are now, computed when somebody looks; `None` where they are not copied for it."""
+    plain = all(type(t) in PLAIN and t.is_cpu and t.layout == torch.strided for t in tensors)
+    if not plain or (held := sum(t.nbytes for t in tensors)) > WAITING:
+        return None
+    kinds: dict[torch.dtype, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        kinds.setdefault(tensor.dtype, []).append(i)
+    with torch.no_grad():  # in one piece for each dtype: to copy them one by one takes as long as to read them
+        copies = {dtype: in_a_row([tensors[i] for i in alike]) for dtype, alike in kinds.items()}
+    sizes = [tensor.numel() for tensor in tensors]
+
+    def found() -> str | None:
+        parts: dict[int, Tensor] = {}
+        for dtype, alike in kinds.items():
+            parts |= zip(alike, torch.split(copies[dtype], [sizes[i] for i in alike]), strict=True)
+        return _digest([parts[i] for i in range(len(sizes))])
+
+    return Later(found, held)
 
 
 def _on_host(tensors: Sequence[Tensor]) -> list[Tensor]:

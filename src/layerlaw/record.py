@@ -118,7 +118,7 @@ REGRESSION = Kind(
 KINDS = {kind.name: kind for kind in (CLASSIFIER, LANGUAGE_MODEL, REGRESSION)}
 
 
-@looked_at(collapse_view=None)
+@looked_at(collapse_view=None, provenance=None)
 @dataclass(repr=False)
 class Record(Saved, Shown):
     """The result of a probe: sites in depth order, classes, settings and provenance.

@@ -14,6 +14,7 @@ from torch import nn
 import layerlaw as ll
 from layerlaw.later import Later, Together
 from layerlaw.measures.columns import Column, registered
+from layerlaw.provenance import parameter_digest
 
 
 class Layers(nn.Sequential):
@@ -129,3 +130,20 @@ def test_columns_are_those_that_were_known_at_the_measurement() -> None:
     assert D is not None
     assert with_it.sites[1].values["twice"] == pytest.approx(2 * D)
     assert "twice" not in without.sites[1].values
+
+
+def test_the_checksum_of_the_weights_waits_too_and_is_of_the_time_of_the_measurement(tmp_path: Path) -> None:
+    model, data = Layers(8, 16, 16, 4), samples()
+    monitor = ll.Monitor(model, data)
+    records, expected = [], []
+    for epoch in range(3):
+        records.append(monitor(epoch))
+        expected.append(parameter_digest(model))
+        change(model, 0.1)
+    assert all(isinstance(vars(record)["provenance"], Later) for record in records)
+    copied, packed, saved = copy.deepcopy(records[0]), pickle.loads(pickle.dumps(records[1])), records[2]
+    read = ll.Record.load(saved.save(tmp_path / "record.json"))
+    found = [record.provenance["parameters_sha256"] for record in (copied, packed, read)]
+    assert found == expected
+    assert len(set(expected)) == 3
+    assert all(record.provenance["seconds"] >= 0 and record.provenance is record.provenance for record in records)

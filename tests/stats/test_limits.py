@@ -12,6 +12,9 @@ import oracle
 from layerlaw.errors import FeatureError, LabelError
 from layerlaw.measures import measure, separation_fuzziness
 from layerlaw.measures.at_hand import target_separation
+from layerlaw.stats.centers import Centers, find_centers
+from layerlaw.stats.limits import doubtful
+from layerlaw.stats.sums import ClassSums
 
 K, D, N = 4, 6, 400
 LABELS = torch.arange(N) % K
@@ -168,3 +171,20 @@ def test_labels_with_gaps_are_answered_before_memory_is_taken(label: int) -> Non
         ll.probe(passing(torch.float32), (x, y), scores=None, progress=False)
     with pytest.raises(LabelError, match="classes: expected"):
         ll.probe(passing(torch.float32), (x, y), scores=None, classes=[0, 2**40], progress=False)
+
+
+def test_what_is_doubted_does_not_depend_on_what_was_asked_before() -> None:
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(60) % 3
+    x = torch.randn(2, 60, 5, generator=g)
+    x[..., 1] = 1e-8 * y  # hidden in float32 beside the sample that lies far away
+    x[1, 0] = 1e6
+    outliers = torch.tensor([False, True])
+
+    def centers() -> Centers:
+        return find_centers(ClassSums.of(x, y.expand(2, -1), 3))
+
+    fresh, asked = centers(), centers()
+    assert doubtful(asked).tolist() == [False, False]
+    assert doubtful(asked, outliers).tolist() == doubtful(fresh, outliers).tolist()
+    assert doubtful(asked).tolist() == [False, False]

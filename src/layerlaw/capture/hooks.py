@@ -20,7 +20,7 @@ from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.replay import Replays
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, FeatureError
-from layerlaw.stats.precision import full_precision, is_full_precision
+from layerlaw.stats.precision import are_exact, full_precision, is_quiet
 
 
 def _version(tensor: Tensor) -> int:
@@ -282,6 +282,7 @@ class Capture:
         self.samples = 0
         self.mask: Tensor | None = None
         self.rows: Tensor | None = None
+        self._exact = False
         self._hooks = hooked(network, self.expected, self.enter, self.leave, self.outputs)
 
     def __enter__(self) -> Self:
@@ -320,6 +321,7 @@ class Capture:
         """Before a forward, also one that somebody else runs."""
         self.counts.clear()
         self.samples, self.mask, self.rows = len(batch.labels), batch.mask, rows
+        self._exact = are_exact()  # switches of the process, which take longer to look at than a small site to copy
 
     def check_calls(self, where: str) -> None:
         """After a forward: every module with a site was called as often as in the dry run."""
@@ -355,7 +357,7 @@ class Capture:
         if self.gradients:
             with torch.autocast(tensor.device.type, enabled=False):
                 self.consume(site, self.features(site, tensor))
-        elif not torch.is_inference_mode_enabled() and is_full_precision():
+        elif self._exact and not torch.is_inference_mode_enabled() and is_quiet():
             self.consume(site, self.features(site, tensor.detach()))
         else:
             # A model's own inference mode would give tensors that cannot be added to later.

@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from layerlaw.errors import CaptureError, InputError, check_seed
-from layerlaw.module_tree import buffers_in, parameters_in, walk
+from layerlaw.module_tree import buffers_in, in_a_row, parameters_in, walk
 from layerlaw.stats import all_reduce
 from layerlaw.threads import Counted, claimed
 
@@ -166,7 +166,7 @@ def _buffers_of(modules: list[nn.Module]) -> Buffers:
 
 def _content(buffers: list[Tensor]) -> Tensor:
     """A copy of one buffer, or of several in a row."""
-    return buffers[0].clone() if len(buffers) == 1 else torch.cat([buffer.reshape(-1) for buffer in buffers])
+    return buffers[0].clone() if len(buffers) == 1 else in_a_row(buffers)
 
 
 def _put_buffers_back(buffers: Buffers) -> None:

@@ -22,7 +22,7 @@ from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.aside import doubt_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
-from layerlaw.probing.kept_plans import again_without_plan, columns_later, plan_of
+from layerlaw.probing.kept_plans import again_without_plan, columns_later, origin_of, plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober, Split
 from layerlaw.probing.shards import first_batch, same_network, unequal_notes
@@ -31,7 +31,6 @@ from layerlaw.probing.sources import source_of
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.probing.three_classes import three_classes
 from layerlaw.progress import Progress, choose
-from layerlaw.provenance import model_provenance, provenance
 from layerlaw.record import PartRow, Record, SiteRow
 from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
@@ -161,13 +160,13 @@ def probe(
             if held_out is not None:
                 tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
             untrained = prober.measure_untrained(train) if null else None
-            record = recorded(prober, train, measured, tested, untrained)
-            record.parts, notes = _parts(prober, train) if parts else ([], [])
+            rows, notes = _parts(prober, train) if parts else ([], [])
+            record = recorded(prober, train, measured, tested, untrained, since=started)
+            record.parts = rows
             record.notes += notes + told_of_ranks + unequal_notes(train, held_out)
     record.settings["data_name"] = data_name
     if given.prepared:
         record.settings["inputs"] = given.prepared
-    record.provenance["seconds"] = round(time.perf_counter() - started, 3)
     return record
 
 
@@ -219,8 +218,10 @@ def _samples(example: Any) -> int:
     return sizes[0]
 
 
-def recorded(run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None) -> Record:
-    """What the passes over training data, test data and the untrained network found, as a record."""
+def recorded(
+    run: Prober, data: Batches, train: Split, test: Split | None, null: Split | None, *, since: float | None = None
+) -> Record:
+    """What the passes over training data, test data and the untrained network found, as a record; `since`: their begin."""
     weight, options = _classifier(run, train), run.options
     if foreign := foreign_scores(train.free_accuracy, run.plan.classes):
         run, weight = replace(run, classes=replace(run.classes, undecided=foreign)), foreign
@@ -261,10 +262,10 @@ def recorded(run: Prober, data: Batches, train: Split, test: Split | None, null:
             "seed": options.seed,
             "scores": run.classes.undecided or str(run.classes.scores),
         },
-        provenance=provenance(
+        provenance=origin_of(
+            run.network,
             run.device,
-            processes=world_size(),
-            **model_provenance(run.network),
+            since,
             data_fingerprint=train.fingerprint,
             data_samples=train.samples,
             test_fingerprint=test.fingerprint if test else None,
@@ -308,7 +309,7 @@ def _classifier(run: Prober, train: Split) -> Tensor | str:
         return f"what the classifier '{plan.classifier}' reads is measured in slices of its features"
     if rows.shape[1] != site.features:
         return f"the classifier '{plan.classifier}' reads {rows.shape[1]} of the {site.features} features at its site"
-    return rows[list(run.classes.ids)]
+    return rows.clone() if run.classes.ids == tuple(range(len(rows))) else rows[list(run.classes.ids)]
 
 
 def _rows(run: Prober, train: Split, test: Split | None, null: Split | None, weight: Tensor | str) -> list[SiteRow]:

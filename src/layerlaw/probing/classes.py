@@ -154,8 +154,8 @@ class Classes:
         scores = self._scores(output, keep)
         if scores is None or scores.shape[1] <= max(self.ids):
             return None
-        chosen = scores if self.ids == tuple(range(scores.shape[1])) else scores[:, list(self.ids)]
-        return chosen.argmax(1).masked_fill(chosen.isnan().any(1), -1)
+        best, decision = (scores if self.ids == tuple(range(scores.shape[1])) else scores[:, list(self.ids)]).max(1)
+        return decision.masked_fill(best.isnan(), -1)  # it is where any score is
 
     def confidence(self, output: Any, keep: Tensor | None) -> Tensor | None:
         """Softmax of the decision among the measured classes, in float64; of one probability p the larger of p and 1 − p."""
@@ -211,7 +211,7 @@ class Classes:
     ) -> SecondPass:
         """Pass 2, around what pass 1 found; `reference` lends its centers, `linear` sites keep their scatter.
 
-        `again` adds up features of some sites in float64, where float32 may have lost some of their directions.
+        `again` adds up kept features of some sites in float64, where float32 may have lost some of their directions.
         """
         first.all_reduce()
         try:
@@ -227,7 +227,7 @@ class Classes:
             for key, wide in Around.all_of(sums, weighting, lent, linear).items():
                 sizes = magnitudes.sums[key].sums / wide.centers.counts.unsqueeze(-1)
                 around[key] = around[key].with_digits(wide, sizes)
-        return SecondPass(around)
+        return SecondPass(around, same_features=again is not None)
 
     def sample(self) -> PlaneSample:
         """Samples for the pictures."""

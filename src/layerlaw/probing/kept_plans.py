@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import ref
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
@@ -25,7 +27,9 @@ from layerlaw.later import Together, later
 from layerlaw.measures.unread import SiteColumns, Unread, columns_of
 from layerlaw.probing.plan_keys import PlanKey
 from layerlaw.probing.state import taken_over
+from layerlaw.provenance import model_provenance, provenance, worked_out
 from layerlaw.stats.precision import full_precision
+from layerlaw.stats.ranks import world_size
 
 if TYPE_CHECKING:
     from layerlaw.probing.run import Split
@@ -112,6 +116,17 @@ def columns_later(
         return later(lambda: whole.value()[place][0]), later(lambda: whole.value()[place][1])
 
     return {site: of(place) for place, site in enumerate(sites)}
+
+
+def origin_of(
+    network: nn.Module, device: torch.device | None, since: float | None, **more: str | None
+) -> dict[str, Any]:
+    """The provenance of a measurement that began at `since`; in that by a monitor, a checksum that waits for a look."""
+    waits = _in_use.get() is not None
+    about = provenance(device, processes=world_size(), **model_provenance(network, waits=waits), **more)
+    if since is not None:
+        about["seconds"] = round(time.perf_counter() - since, 3)
+    return later(lambda: worked_out(about)) if waits else about
 
 
 def _numbers(measurements: list[Unread]) -> list[list[SiteColumns]]:

@@ -160,7 +160,9 @@ class KeptFeatures:
             kind = (*features.shape[1:], features.dtype, features.device, site.itemsize)
             if features.nbytes > LARGE.get(features.device.type, features.nbytes):
                 alike, kind = [site.name], (*kind, site.name)
-            held, _ = self._stacks.setdefault(kind, ([], features.new_empty((len(alike), 0, features.shape[1]))))
+            if kind not in self._stacks:
+                self._stacks[kind] = [], features.new_empty((len(alike), 0, features.shape[1]))
+            held = self._stacks[kind][0]
             self._places[site.name] = kind, len(held)
             held.append(site.name)
         kind, place = self._places[site.name]

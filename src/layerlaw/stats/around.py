@@ -137,13 +137,14 @@ class Around:
         `within` are the sites of which the whole within-class scatter is kept.
         """
         shapes: dict[tuple[object, ...], list[Key]] = defaultdict(list)
-        for number, (key, sums) in enumerate(first.sums.items()):
+        by_site = first.sums
+        for number, (key, sums) in enumerate(by_site.items()):
             most = TOGETHER.get(sums.sums.device.type, TOGETHER["cuda"])
             alone = sums.sums.shape[-2:].numel() > most  # large ones gain nothing
             shapes[sums.sums.shape, sums.dtype, sums.sums.device, number if alone else -1].append(key)
         found: dict[Key, Around] = {}
         for keys in shapes.values():
-            stacked = ClassSums.stack([first.sums[key] for key in keys])
+            stacked = ClassSums.stack([by_site[key] for key in keys])
             centers = find_centers(stacked.total() if first.groups else stacked, weighting)
             left_out = permuted = None
             if first.groups and bool((stacked.left_out().counts > 0).all()):
@@ -161,7 +162,7 @@ class Around:
                 found[key] = one = cls(None, reference=lender, among=among, index=i)
                 one.within = WithinScatter.start(one.centers) if key in within else None
                 one.closer = CloserLook.start(one.centers) if closely[i] else None
-        return {key: found[key] for key in first.sums}
+        return {key: found[key] for key in by_site}
 
     @cached_property
     def alike(self) -> Alike:
@@ -327,8 +328,8 @@ def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tens
     return Frame(means.to(device), basis.to(device), wide), None if moves is None else moves.to(device)
 
 
-def moved(keys: Sequence[Key], centers: Centers, scatter: Scatter) -> list[float]:
-    """How far class means moved at every site, in units of the spread; 0 where it is no more than rounding."""
+def moved(keys: Sequence[Key], centers: Centers, scatter: Scatter) -> dict[Key, float]:
+    """How far class means moved, in units of the spread, at the sites where it is more than rounding."""
     counts = scatter.counts
     if not torch.equal(counts, centers.counts):
         i = int((counts != centers.counts).any(-1).nonzero()[0])
@@ -343,7 +344,7 @@ def moved(keys: Sequence[Key], centers: Centers, scatter: Scatter) -> list[float
     rms = (scatter.fuzziness.sum(-1) / counts.sum(-1)).sqrt()
     worst = torch.linalg.vector_norm(off * centers.inverse_scales.unsqueeze(-2), dim=-1).amax(-1)
     found: list[float] = torch.where(worst > CHANGED * rms + 1e-8, worst / rms, 0.0).tolist()
-    return found
+    return {key: by for key, by in zip(keys, found, strict=True) if by}
 
 
 def _numbers(counts: Tensor) -> str:

@@ -18,7 +18,7 @@ FAR = 1e11  # times the least difference of class means: float64 sums of such fe
 FARTHEST = 1e15  # the same where a sample was subtracted first: the features themselves are rounded by as much
 TRACE = 1e-9  # of the cutoff: what is cut below was exactly 0
 SMALLEST = {torch.float64: 1e-140}  # below, squares are 0
-LOOKED_AT = "_looked_at"  # where a site keeps its numbers
+LOOKED_AT, DOUBTED = "_looked_at", "_doubted"  # where a site keeps its numbers, and whether they are doubted
 SMALLEST_FLOAT32 = 1e-36  # below, the features themselves have lost digits
 TOO_LARGE = "Numbers too large to be added up show as infinity: float64 reaches further"
 
@@ -52,7 +52,11 @@ def doubt_of(site: Centers | FeatureFit, outliers: bool = False) -> Doubt | None
 
 def doubtful(site: Centers | FeatureFit, outliers: Tensor | bool = False) -> Tensor:
     """The same for every entry of the leading dimension, as yes or no (…)."""
-    return reduce(torch.logical_or, Extent.of(site).doubts(site, outliers).values())
+    seen, known = Extent.of(site), vars(site).get(DOUBTED)
+    if known is None:
+        known = vars(site)[DOUBTED] = reduce(torch.logical_or, seen.doubts(site, False).values())
+    found: Tensor = known if (beside := seen.vanish(site, outliers)) is None else known | beside
+    return found
 
 
 def _nearer(dtype: torch.dtype) -> str:
@@ -151,12 +155,16 @@ class Extent(NamedTuple):
             "hidden": self.hidden,
         }
         if site.dtype != torch.float64:
-            if outliers is not False:
-                found["vanish"] = (self.cutoff > self.cut) & (self.cut > TRACE * self.cutoff) & outliers
-            return found
+            return found if (beside := self.vanish(site, outliers)) is None else found | {"vanish": beside}
         far = (FAR if site.origin is None else FARTHEST) * self.least
         found["far"] = (self.offset > OFFSET * self.spread) & (self.offset > far) & (far > 0)
         return found
+
+    def vanish(self, site: Centers | FeatureFit, outliers: Tensor | bool) -> Tensor | None:
+        """Where differences vanish in float32 beside few samples far away (…); `None` where there are no such samples."""
+        if site.dtype == torch.float64 or outliers is False:
+            return None
+        return (self.cutoff > self.cut) & (self.cut > TRACE * self.cutoff) & outliers
 
     def doubt(self, kind: str, dtype: torch.dtype) -> Doubt:
         """In words, of a single entry."""

@@ -274,8 +274,8 @@ class SecondPass:
     """Scatters of every site around fixed centers, and the views that share their products."""
 
     around: Mapping[Key, Around]
-    right: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))
-    """How many samples the network itself decided rightly."""
+    right: Tensor = field(default_factory=lambda: torch.zeros(1, dtype=torch.float64))  # decided by the network
+    same_features: bool = False  # whether they are the very ones of pass 1, which were kept: nothing can have changed
 
     def __post_init__(self) -> None:
         self._stacks = Stacks(self._project)
@@ -378,7 +378,7 @@ class SecondPass:
         for alike, places in by_kin(list(self.around.values())):
             here = [keys[place] for place in places]
             scatter = together.get(tuple(here)) or Scatter.stack([found[key] for key in here])
-            off |= {key: by for key, by in zip(here, moved(here, alike.centers, scatter), strict=True) if by}
+            off |= {} if self.same_features else moved(here, alike.centers, scatter)
             for key, doubted in zip(here, doubtful(alike.centers, scatter.outliers).tolist(), strict=True):
                 self.around[key].judge(found[key], doubted)
         for key, by in sorted(off.items(), key=lambda item: keys.index(item[0])):

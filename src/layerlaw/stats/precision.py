@@ -26,9 +26,18 @@ def full_precision() -> AbstractContextManager[None]:
 
 def is_full_precision() -> bool:
     """Whether all of that is off already, and nobody may switch it on meanwhile."""
-    quiet = not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+    return is_quiet() and are_exact()
+
+
+def is_quiet() -> bool:
+    """Whether autocast and gradients are off in this thread."""
+    return not (torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"))
+
+
+def are_exact() -> bool:
+    """Whether products are what their dtype says in the whole process, and nobody holds the switches for that."""
     # Where another thread holds the switches they are exact as long as it does: then this one must hold them too.
-    return quiet and not _exact_products.users and _products_are_exact()
+    return not _exact_products.users and _products_are_exact()
 
 
 @contextmanager
