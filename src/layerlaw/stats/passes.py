@@ -21,7 +21,7 @@ from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
 from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
-from layerlaw.stats.sums import ROWS_IN_FLOAT32, Assignment, ClassSums, PagedSums
+from layerlaw.stats.sums import Assignment, ClassSums, PagedSums
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class FirstPass:
         self._dealt, self._labels = dealt, None
         self._for: dict[tuple[int, torch.device], Assignment] = {}
         drawn = dealt.permuted
-        self._permuted = None if drawn is None else Labelings.of(drawn, self.classes, ROWS_IN_FLOAT32)
+        self._permuted = None if drawn is None else Labelings.of(drawn, self.classes)
 
     def expect(self, keys: Iterable[Key]) -> None:
         """The order of the sites, where they come in another one."""

@@ -151,7 +151,7 @@ class ClassSums:
 
     @classmethod
     def permuted(cls, features: Tensor, under: Labelings) -> ClassSums:
-        """Sums (…, P, K, d) of (…, n, d) features under P labelings at once, by products with indicator rows.
+        """Sums (…, P, K, d) of (…, n, d) features under P labelings at once.
 
         One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
         """
@@ -160,9 +160,9 @@ class ClassSums:
         counts = under.counts.expand(*features.shape[:-2], P, K)
         sums = counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
         spread = torch.zeros(features.shape[:-2], dtype=torch.float64, device=sums.device)
-        for rows, hot in under.blocks:
+        for rows in under.chunks(4 * features[..., 0, :].numel()):
             near = features[..., rows, :] - reference
-            sums += double(hot.to(near.dtype) @ near).view(sums.shape)
+            sums += under.added_up(near, rows)
             spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
         return cls(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)
 
