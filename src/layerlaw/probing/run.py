@@ -184,7 +184,7 @@ class Prober:
         whole = [site for site in sites if site not in wide]
         for group in filter(None, fitting.groups(whole, K, memory, reduce=options.reduce, of=what)):
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
-            kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
+            kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples, data.length)
             sample = self.classes.sample() if plane else None
             first = self.classes.first(groups, moments)
             shared = (group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
@@ -340,7 +340,8 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
     state.dealer.restart()
     kept = state.kept
     if kept.whole:
-        add_second(second, prober.classes.K, kept, state.dealer.deal(kept.labels))
+        dealt = state.dealer.deal(kept.labels) if state.dealt is None else state.dealt
+        add_second(second, prober.classes.K, kept, dealt)
         pace = Pace(prober.network, state.data, prober.device)
         while pace.go_on(False):  # others may not have kept all of their features
             pace.forward_only()

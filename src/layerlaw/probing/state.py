@@ -47,6 +47,7 @@ class State:
     )  # right, and all, of free decisions
 
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
+    dealt: Dealt | None = None  # how the labels of all kept samples were dealt for pass 1
     room: int = 0  # bytes of the memory budget that the statistics leave for features which wait for others
     _decided: list[tuple[Tensor, str]] | None = field(default_factory=list)  # decisions nobody has looked at yet
 
@@ -96,7 +97,9 @@ class State:
     def add_kept(self, labels: Tensor, rows: slice | None, where: Callable[[Hashable], str]) -> None:
         """Add the kept features of some rows (`None`: all)."""
         with full_precision():
-            self._add(self.kept, self.dealer.deal(labels), rows, where)
+            dealt = self.dealer.deal(labels)
+            self.dealt = dealt if rows is None else None
+            self._add(self.kept, dealt, rows, where)
 
     def add_waiting(self, waiting: KeptFeatures, dealt: Dealt) -> None:
         """Add features that waited for others."""

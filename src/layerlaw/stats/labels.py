@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -260,10 +261,12 @@ def runs_of(cells: Tensor, number: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(short.numpy().argsort(kind="stable")), sizes.cumsum(0) - sizes
 
 
+@lru_cache(maxsize=4)
 def shuffled_groups(groups: int, seed: int) -> Tensor:
-    """Group numbers for `deal_groups`: ten rounds of 10·g, each g number ten times in random order."""
+    """Group numbers for `deal_groups`: ten rounds of 10·g, each g number ten times in random order; not to be changed."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.cat([torch.randperm(10 * groups, generator=generator) for _ in range(10)]) % groups
+    with torch.inference_mode(False):  # they may be used outside of one
+        return torch.cat([torch.randperm(10 * groups, generator=generator) for _ in range(10)]) % groups
 
 
 def deal_groups(labels: Tensor, seen: Tensor, groups: int, order: Tensor | None = None) -> Tensor:
@@ -276,9 +279,9 @@ def deal_groups(labels: Tensor, seen: Tensor, groups: int, order: Tensor | None 
     >>> deal_groups(torch.tensor([0, 0, 1, 0, 1]), torch.zeros(2, dtype=torch.long), 2)
     tensor([0, 1, 0, 0, 1])
     """
-    hot = one_hot(labels, len(seen), torch.long)  # (K, n)
-    rank = hot.cumsum(-1).gather(0, labels.unsqueeze(0)).squeeze(0) - 1  # how many of its class came before it here
-    place = seen[labels] + rank
-    group = place % groups if order is None else order[place % len(order)]
-    seen += hot.sum(-1)
+    by_class, starts = runs_of(labels, len(seen))
+    place = (seen - starts)[labels[by_class]] + torch.arange(len(labels))  # how many of its class came before it
+    group = torch.empty_like(place)
+    group[by_class] = place % groups if order is None else order[place % len(order)]
+    seen += torch.bincount(labels, minlength=len(seen))
     return group

@@ -88,6 +88,7 @@ class Dealer:
     def __init__(self, classes: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
         self.classes, self.groups, self.permuted = classes, groups, permuted
         self.seed, self.all_labels = seed, all_labels
+        self._permuted: tuple[Tensor, Tensor] | None = None  # all labels, and these permuted (P, n)
         self.restart()
 
     def restart(self) -> None:
@@ -97,9 +98,10 @@ class Dealer:
         self._generator = torch.Generator().manual_seed(self.seed)
         self._shuffled = None
         if self.permuted and self.all_labels is not None:
-            n = len(self.all_labels)
-            orders = [torch.randperm(n, generator=self._generator) for _ in range(self.permuted)]
-            self._shuffled = self.all_labels[torch.stack(orders)]  # (P, n)
+            if self._permuted is None or self._permuted[0] is not self.all_labels:
+                orders = [torch.randperm(len(self.all_labels), generator=self._generator) for _ in range(self.permuted)]
+                self._permuted = self.all_labels, self.all_labels[torch.stack(orders)]
+            self._shuffled = self._permuted[1]
         self._at = 0
 
     def deal(self, labels: Tensor) -> Dealt:
