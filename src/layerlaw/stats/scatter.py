@@ -278,7 +278,7 @@ class LeftOut:
     @classmethod
     def start(cls, groups: ClassSums, full: Centers) -> LeftOut:
         """Ready for pass 2; `groups` are the sums (…, g, K, d) and `full` the centers (…, K, d) of all."""
-        centers = find_centers(groups.left_out(), full.weighting)
+        centers = find_centers(groups.left_out(), full.weighting, view=True)
         shift = (centers.means - full.rounded_means.double().unsqueeze(-3)) @ centers.basis.mT
         return cls(centers, shift, torch.zeros_like(centers.counts))
 
@@ -322,7 +322,7 @@ class Permuted:
     @classmethod
     def start(cls, sums: ClassSums, true: Centers) -> Permuted:
         """Ready for pass 2; `sums` are those (…, P, K, d) under permuted labels, `true` the centers (…, K, d)."""
-        centers = find_centers(sums, true.weighting)
+        centers = find_centers(sums, true.weighting, view=True)
         places = (true.rounded_means.double().unsqueeze(-3) - centers.mean.unsqueeze(-2)) @ centers.basis.mT
         both = torch.cat([places, -centers.coordinates], -2).mT * centers.inverse_scales.unsqueeze(-1)
         return cls(centers, both.to(true.rounded_means.dtype), torch.zeros_like(centers.counts))
