@@ -214,13 +214,13 @@ class Around:
     def believed(self) -> tuple[bool, bool]:
         """Whether the views without a group and under permuted labels have all directions that rounding leaves to them."""
         left_out, permuted = self.alike.believed[self.index]
+        if self.closer is None:
+            return left_out, permuted
         return left_out and self._as_many(self.left_out), permuted and self._as_many(self.permuted)
 
     def _as_many(self, view: LeftOut | Permuted | None) -> bool:
         """Whether a view has as many directions as there are: asked where float32 sums may have lost some."""
-        if view is None:
-            return False
-        return self.closer is None or bool((view.centers.rank >= self.centers.rank).all())
+        return view is not None and bool((view.centers.rank >= self.centers.rank).all())
 
 
 def by_kin(sites: Sequence[Around]) -> list[tuple[Alike, list[int]]]:
