@@ -133,20 +133,20 @@ def test_indicators_of_labels_that_are_known_to_fit_are_those_of_any(shape: tupl
         assert torch.equal(indicator_rows(labels, 4, dtype), one_hot(labels, 4, dtype))
 
 
-@pytest.mark.parametrize("rows", [1, 4, 10, 11], ids=lambda rows: f"chunks of {rows}")
-@pytest.mark.parametrize("run", [1, 3, 256])
+@pytest.mark.parametrize("size", [1, 300, 2**22], ids=["row by row", "in chunks", "at once"])
+@pytest.mark.parametrize("block", [1, 3, 1024])
 @pytest.mark.parametrize("classes", [3, 20_000], ids=["few cells", "more cells than 16 bits number"])
 def test_labelings_in_chunks_and_runs_count_and_add_up_as_a_whole(
-    monkeypatch: pytest.MonkeyPatch, rows: int, run: int, classes: int
+    monkeypatch: pytest.MonkeyPatch, size: int, block: int, classes: int
 ) -> None:
-    monkeypatch.setattr(labels_module, "RUN", run)
-    monkeypatch.setitem(CHUNK_BYTES, "cpu", 8 * rows)
+    monkeypatch.setattr(labels_module, "BLOCK", block)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", size)
     labels = torch.randint(0, 3, (5, 10), generator=torch.Generator().manual_seed(0))
     x = torch.randn(2, 10, 2, generator=torch.Generator().manual_seed(1))
     whole, cut = one_hot(labels, classes, torch.float32), Labelings.of(labels, classes)
     assert torch.equal(cut.counts, whole.sum(-1).double())
     chunks = list(cut.chunks(8))
-    assert max(chunk.stop - chunk.start for chunk in chunks) == min(rows, 10)
+    assert [row for chunk in chunks for row in range(10)[chunk]] == list(range(10))
     for _ in range(2):  # what is made of the labels is kept
         added = torch.stack([cut.added_up(x[:, chunk], chunk) for chunk in chunks]).sum(0)
         torch.testing.assert_close(added, (whole @ x.unsqueeze(1)).double(), rtol=0, atol=1e-6)

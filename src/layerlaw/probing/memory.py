@@ -134,9 +134,7 @@ def scatter_bytes(sites: Sequence[Site], chosen: Container[str]) -> int:
 class KeptFeatures:
     """The features of all sites (n, d), copied batch by batch as long as they fit the budget; of equal sites together."""
 
-    def __init__(
-        self, sites: Sequence[Site], budget: int, samples: int | None, batches: int | None = None
-    ) -> None:
+    def __init__(self, sites: Sequence[Site], budget: int, samples: int | None, batches: int | None = None) -> None:
         self.whole = budget > 0
         self._row_bytes = sum(site.features * site.itemsize for site in sites)
         self._budget, self._capacity, self._batches = budget, samples or 0, batches or 0

@@ -337,11 +337,9 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
         how = (state.label, prober.options.weighting, reference, state.linear, state.sums_again())
         second = prober.classes.second(state.first, *how)  # type: ignore[arg-type]
     state.first = prober.classes.first(0, ())  # its sums are no longer needed
-    state.dealer.restart()
     kept = state.kept
     if kept.whole:
-        dealt = state.dealer.deal(kept.labels) if state.dealt is None else state.dealt
-        add_second(second, prober.classes.K, kept, dealt)
+        add_second(second, prober.classes.K, kept, state.dealt_again())
         pace = Pace(prober.network, state.data, prober.device)
         while pace.go_on(False):  # others may not have kept all of their features
             pace.forward_only()
@@ -353,6 +351,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
 
 
 def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
+    state.dealer.restart()
     again = Fingerprint() if state.dealer.groups or state.dealer.permuted else None
     waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
     update = waiting.or_at_once(second.update)

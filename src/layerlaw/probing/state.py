@@ -101,6 +101,13 @@ class State:
             self.dealt = dealt if rows is None else None
             self._add(self.kept, dealt, rows, where)
 
+    def dealt_again(self) -> Dealt:
+        """The labels of all kept samples, dealt as for pass 1."""
+        if self.dealt is None:
+            self.dealer.restart()
+            self.dealt = self.dealer.deal(self.kept.labels)
+        return self.dealt
+
     def add_waiting(self, waiting: KeptFeatures, dealt: Dealt) -> None:
         """Add features that waited for others."""
         with full_precision():
@@ -127,8 +134,7 @@ class State:
 
         def again(names: Container[Hashable]) -> tuple[FirstPass, FirstPass]:
             sums, magnitudes = FirstPass(K, groups), FirstPass(K)
-            self.dealer.restart()
-            dealt = self.dealer.deal(self.kept.labels)
+            dealt = self.dealt_again()
             for rows in self.kept.blocks(K):
                 part = dealt.rows(rows)
                 sums.begin(part)

@@ -313,16 +313,16 @@ def add_fuzziness(sites: Sequence[Around], view: Literal["left_out", "permuted"]
 
 
 def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tensor | None]:
-    """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels."""
+    """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels, if any."""
     alike, place = sites[0].alike, _side_by_side(sites)
     frame, permuted, wide = alike.frame, alike.permuted, any(site.alike.wide[site.index] for site in sites)
     if place is not None:
         means, basis = frame.means[place], frame.basis[place]
-        moves = None if permuted is None else permuted.moves[place]
+        moves = None if permuted is None or permuted.moves is None else permuted.moves[place]
     else:
         means = torch.stack([site.alike.frame.means[site.index] for site in sites])
         basis = torch.stack([site.alike.frame.basis[site.index] for site in sites])
-        moved = [site.permuted.moves for site in sites if site.permuted is not None]
+        moved = [site.permuted.moves for site in sites if site.permuted and site.permuted.moves is not None]
         moves = torch.stack(moved) if moved else None
     return Frame(means.to(device), basis.to(device), wide), None if moves is None else moves.to(device)
 

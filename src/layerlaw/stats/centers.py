@@ -239,7 +239,7 @@ def find_centers(
     Not through a Gram matrix where that would halve the digits of small scales (`right_singular`). A scale counts when it is
     above what the rounding of the features can produce (the cut-off follows the dtype the features came in, not the one we
     compute in). `origin` (…, 1, d) is what was subtracted from the features before. Of a `view`, from which standard errors
-    or a chance level follow, nine digits are enough, and `places` and `digest` are 0: no sample is compared with its centers.
+    or a chance level follow, nine digits are enough; no pass goes around its means, so it has no `digest`.
     """
     counts = sums.counts
     means = sums.sums / counts.clamp_min(1).unsqueeze(-1)
@@ -252,18 +252,13 @@ def find_centers(
     kept = s > cutoff.unsqueeze(-1)
     scales = torch.where(kept, s, 0.0)
     coordinates, rounded = centered @ basis.mT, _rounded(means, sums.dtype)
-    if view:
-        places, digest = scales.new_zeros(1).expand_as(coordinates), scales.new_zeros(1).expand(*scales.shape[:-1], 3)
-    else:
-        places = coordinates if rounded is means else (rounded.double() - mean.unsqueeze(-2)) @ basis.mT
-        digest = _digest(centered, mean, scales)
     found = Centers(
         counts=counts,
         coordinates=coordinates,
-        places=places,
+        places=coordinates if view or rounded is means else (rounded.double() - mean.unsqueeze(-2)) @ basis.mT,
         scales=scales,
         rank=kept.sum(-1),
-        digest=digest,
+        digest=scales[..., :0] if view else _digest(centered, mean, scales),
         weighting=weighting,
         means=means,
         mean=mean,

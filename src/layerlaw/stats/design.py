@@ -1,12 +1,15 @@
-"""The design of a regression on targets, batch by batch."""
+"""The design of a regression on targets, batch by batch, and the views of a regression that share a product."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from layerlaw.stats.centers import FeatureFit
+from layerlaw.stats.limits import hides_directions
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double
 
@@ -38,3 +41,47 @@ class DesignRows:
 def _design(targets: Tensor) -> Tensor:
     """[1, Y] in float64."""
     return torch.cat([torch.ones_like(targets[..., :1]), targets], -1)
+
+
+@dataclass
+class FitViews:
+    """The same regression seen v times: without each group, or under permuted targets.
+
+    `basis` (v·r, d) takes residuals of the fit to all data to coordinates, `moves` (v, r, w) adds what the views' own fits
+    differ by, as a function of w columns of the design. `fuzziness` (v,) adds up squares, `counts` (v,) the samples.
+    `hidden`: whether rounding beside an offset may hide directions from a view.
+    """
+
+    basis: Tensor
+    moves: Tensor
+    counts: Tensor
+    fuzziness: Tensor
+    hidden: bool = False
+
+    @classmethod
+    def left_out(cls, fits: FeatureFit, whole: FeatureFit, short: bool = False) -> FitViews:
+        """Without each group: `fits` have g as their leading dimension; `short`: they are known to lack directions."""
+        scaled = fits.scaled
+        moves = scaled @ (whole.coefficients - fits.coefficients).mT  # (g, r, 1+q)
+        n, hidden = fits.targets.n, short or hides_directions(fits)
+        return cls(scaled.flatten(0, 1), moves, n, torch.zeros_like(n), hidden)
+
+    @classmethod
+    def permuted(cls, fits: FeatureFit, whole: FeatureFit, short: bool = False) -> FitViews:
+        """Under permuted targets: `fits` have P as their leading dimension."""
+        scaled, both = fits.scaled, fits.coefficients
+        constant, fitted = whole.coefficients[:1] - both[:, :1], whole.coefficients[1:]
+        moves = torch.cat([scaled @ constant.mT, scaled @ fitted.mT, -scaled @ both[:, 1:].mT], -1)  # (P, r, 1+2q)
+        n, hidden = fits.targets.n, short or hides_directions(fits)
+        return cls(scaled.flatten(0, 1), moves, n, torch.zeros_like(n), hidden)
+
+    def update(self, coordinates: Tensor, columns: Tensor, absent: Tensor | None = None) -> None:
+        """Add samples: coordinates (v·r, n), columns of the design (…, w, n); `absent` (v, n) where one does not count."""
+        z = coordinates.double().view(len(self.counts), -1, coordinates.shape[-1]) + self.moves @ columns
+        lengths = z.square_().sum(-2)  # (v, n)
+        self.fuzziness += (lengths if absent is None else lengths.masked_fill_(absent, 0.0)).sum(-1)
+
+    @property
+    def separation(self) -> Tensor:
+        """D_reg of every view (v,)."""
+        return self.fuzziness / self.counts

@@ -14,8 +14,8 @@ from layerlaw.errors import LabelError
 from layerlaw.stats.precision import double, row_chunks
 
 FEW_LABELS = 4096  # of one batch: what is made of no more of them is kept
-GPU_ROWS = 1024  # under several labelings, which a product adds up in float32
-RUN = 256  # rows that are added up in float32 one after the other
+BLOCK = 1024  # rows that are added up in float32 under several labelings
+RUN = 16  # of a class, on average, one after the other: fewer than a product may add up
 
 
 def are_targets(labels: Tensor) -> bool:
@@ -213,9 +213,14 @@ class Labelings:
     def chunks(self, row_bytes: int) -> Iterator[slice]:
         """Rows that are added up in one go."""
         n = self.labels.shape[1]
-        if self.labels.is_cpu:
-            return row_chunks(n, row_bytes, self.labels.device)
-        return (slice(start, min(start + GPU_ROWS, n)) for start in range(0, n, GPU_ROWS))
+        if self.labels.is_cpu:  # where the sums of every block are held too
+            return row_chunks(n, row_bytes + row_bytes * self.counts.numel() // self._block, self.labels.device)
+        return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
+
+    @property
+    def _block(self) -> int:
+        """Rows that are added up in float32 on a CPU."""
+        return min(BLOCK, RUN * self.counts.shape[1])
 
     def added_up(self, rows: Tensor, place: slice) -> Tensor:
         """Sums (…, P, K, d) in float64 of the rows (…, m, d) of one of the chunks."""
@@ -226,8 +231,9 @@ class Labelings:
         ready = self._made[place.start, place.stop]
         if not rows.is_cpu:
             return double(ready[0].to(rows.dtype) @ rows).view(*batch, *self.counts.shape, d)
-        # A cell that goes through its own rows takes a quarter of the time of a product with indicators.
-        found = [torch.embedding_bag(one, *ready)[0] for one in rows.reshape(-1, *rows.shape[-2:])]
+        # Going through the rows of every cell takes a quarter of the time of a product with indicators.
+        order, starts = ready
+        found = [torch.embedding_bag(one, order, starts)[0] for one in rows.reshape(-1, *rows.shape[-2:])]
         sums = torch.stack(found).view(*batch, -1, *self.counts.shape, d)
         return sums.sum(-4, dtype=torch.float64)
 
@@ -236,11 +242,11 @@ class Labelings:
         return (one_hot(labels, self.counts.shape[1], torch.float32).flatten(0, 1),)
 
     def _runs(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Numbers of the rows, cell by cell, and where each cell begins; the cells of every `RUN` rows are others."""
+        """Numbers of the rows, cell by cell, and where each cell begins; every block of rows has cells of its own."""
         (P, m), K = labels.shape, self.counts.shape[1]
-        block = torch.arange(m) // RUN
+        block = torch.arange(m) // self._block
         cells = (labels + K * (torch.arange(P).unsqueeze(-1) + P * block)).reshape(-1)
-        order, starts = runs_of(cells, -(-m // RUN) * P * K)
+        order, starts = runs_of(cells, -(-m // self._block) * P * K)
         return order % m, starts
 
     def to(self, device: torch.device) -> Labelings:

@@ -70,10 +70,9 @@ class Dealt:
 
     def indicators(self, classes: int, dtype: torch.dtype) -> Tensor:
         """Of true and of permuted labels (P, 2K, n)."""
-        permuted = self.permuted
-        assert permuted is not None
-        made = lambda: Permuted.indicators(self.labels, permuted, classes, dtype)  # noqa: E731
-        return self._once(("indicators", classes, dtype), made)
+        assert self.permuted is not None
+        both = self.labels, self.permuted
+        return self._once(("indicators", classes, dtype), lambda: Permuted.indicators(*both, classes, dtype))
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._made:
@@ -88,7 +87,6 @@ class Dealer:
     def __init__(self, classes: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
         self.classes, self.groups, self.permuted = classes, groups, permuted
         self.seed, self.all_labels = seed, all_labels
-        self._permuted: tuple[Tensor, Tensor] | None = None  # all labels, and these permuted (P, n)
         self.restart()
 
     def restart(self) -> None:
@@ -98,10 +96,9 @@ class Dealer:
         self._generator = torch.Generator().manual_seed(self.seed)
         self._shuffled = None
         if self.permuted and self.all_labels is not None:
-            if self._permuted is None or self._permuted[0] is not self.all_labels:
-                orders = [torch.randperm(len(self.all_labels), generator=self._generator) for _ in range(self.permuted)]
-                self._permuted = self.all_labels, self.all_labels[torch.stack(orders)]
-            self._shuffled = self._permuted[1]
+            n = len(self.all_labels)
+            orders = [torch.randperm(n, generator=self._generator) for _ in range(self.permuted)]
+            self._shuffled = self.all_labels[torch.stack(orders)]  # (P, n)
         self._at = 0
 
     def deal(self, labels: Tensor) -> Dealt:
@@ -206,8 +203,7 @@ class FirstPass:
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
         self._stacks.flush()
-        paged = self._paged.end()
-        if self._finite and not paged and all_true(self._finite.values()):
+        if not (paged := self._paged.end()) and self._finite and all_true(self._finite.values()):
             return
         flags = {key: flag for keys, found in self._finite.items() for key, flag in zip(keys, found, strict=True)}
         if flags := flags | paged:
@@ -321,10 +317,12 @@ class SecondPass:
             if here.groups is not None:
                 absent = here.absent(left_out.fuzziness.shape[-2])
                 add_fuzziness(sites, "left_out", LeftOut.added(part, absent, here.hot(K, torch.float64)))
-        if permuted is not None and moves is not None:
+        if permuted is not None:
             part = coordinates[:, at : (at := at + permuted.centers.scales[0].numel())]
-            if here.permuted is not None:
+            if here.permuted is not None and moves is not None:
                 add_fuzziness(sites, "permuted", Permuted.added(part, moves, here.indicators(K, moves.dtype)))
+            elif here.permuted is not None:
+                add_fuzziness(sites, "permuted", permuted.added_together(part))
         if at > r:  # the rest is no longer needed, and would be held until the end of the batch
             coordinates, at = torch.cat([coordinates[:, :r], coordinates[:, at:]], 1), r
         self._waiting.append((keys, coordinates[:, :r], lengths, coordinates[:, at:]))
