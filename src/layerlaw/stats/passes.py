@@ -16,7 +16,7 @@ from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
-from layerlaw.stats.labels import Labelings, deal_groups, one_hot, shuffled_groups
+from layerlaw.stats.labels import Labelings, deal_groups, kept_one_hot, one_hot, shuffled_groups
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
 from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
@@ -60,8 +60,8 @@ class Dealt:
         return self._once(device, lambda: Dealt(*parts))  # type: ignore[arg-type]
 
     def hot(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """Indicators of the classes (K, n)."""
-        return self._once(("hot", classes, dtype), lambda: one_hot(self.labels, classes, dtype))
+        """Indicators of the classes (K, n), which others use too."""
+        return self._once(("hot", classes, dtype), lambda: kept_one_hot(self.labels, classes, dtype))
 
     def absent(self, groups: int) -> Tensor:
         """Which samples the views without each group lack (g, n)."""
