@@ -166,8 +166,9 @@ class KeptFeatures:
         names, stack = self._stacks[kind]
         if end > stack.shape[1]:
             most = self._budget // self._row_bytes
-            expected = self._capacity or len(features) * self._batches  # as if all batches were as large as this one
-            rows = max(end, min(most, max(expected, 2 * self.rows)))
+            expected = len(features) * self._batches  # as if all batches were as large as this one
+            capacity = self._capacity or (expected if expected <= most else 0)
+            rows = max(end, min(most, max(capacity, 2 * self.rows)))
             grown = features.new_empty((len(stack), rows, features.shape[1]))
             grown[:, : self.rows] = stack[:, : self.rows]
             self._stacks[kind] = names, (stack := grown)

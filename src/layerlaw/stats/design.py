@@ -1,4 +1,4 @@
-"""The design of a regression on targets, batch by batch, and the views of a regression that share a product."""
+"""The design of a regression on targets: how they are dealt batch by batch, and the views that share a product."""
 
 from __future__ import annotations
 
@@ -9,9 +9,43 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats.centers import FeatureFit
+from layerlaw.stats.labels import deal_groups, shuffled_groups
 from layerlaw.stats.limits import hides_directions
-from layerlaw.stats.passes import Dealt
+from layerlaw.stats.passes import Dealer, Dealt
 from layerlaw.stats.precision import double
+
+
+class TargetDealer(Dealer):
+    """Deals targets (n, q): the groups of held-out fits, permuted rows (P, q, n) where they are requested.
+
+    The targets of a stream are not known beforehand; there noise of the size of the first batch takes the place of permuted
+    ones: D_reg knows nothing of the targets but the space that they span.
+    """
+
+    def __init__(self, always: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
+        self.always = always
+        super().__init__(1, groups=groups, permuted=permuted, seed=seed, all_labels=all_labels)
+
+    def restart(self) -> None:
+        """Begin a pass."""
+        super().restart()
+        self._order = shuffled_groups(self.always, self.seed)
+        self._noise: tuple[Tensor, Tensor] | None = None
+
+    def deal(self, labels: Tensor) -> Dealt:
+        """Targets (n, q) of the next batch."""
+        n, q = labels.shape
+        one = torch.zeros(n, dtype=torch.long)
+        dealt = Dealt(labels, deal_groups(one, self._seen, self.always, self._order))
+        if self._shuffled is not None:
+            dealt.permuted = self._shuffled[:, self._at : self._at + n].mT  # (P, q, n)
+        elif self.permuted:
+            if self._noise is None:
+                self._noise = labels.mean(0).cpu(), labels.std(0, correction=0).clamp_min(1e-3).cpu()
+            drawn = torch.randn(self.permuted, n, q, generator=self._generator, dtype=torch.float64)
+            dealt.permuted = (self._noise[0] + self._noise[1] * drawn).mT
+        self._at += n
+        return dealt
 
 
 class DesignRows:

@@ -116,39 +116,6 @@ class Dealer:
         return dealt
 
 
-class TargetDealer(Dealer):
-    """Deals targets (n, q): the groups of held-out fits, permuted rows (P, q, n) where they are requested.
-
-    The targets of a stream are not known beforehand; there noise of the size of the first batch takes the place of permuted
-    ones: D_reg knows nothing of the targets but the space that they span.
-    """
-
-    def __init__(self, always: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
-        self.always = always
-        super().__init__(1, groups=groups, permuted=permuted, seed=seed, all_labels=all_labels)
-
-    def restart(self) -> None:
-        """Begin a pass."""
-        super().restart()
-        self._order = shuffled_groups(self.always, self.seed)
-        self._noise: tuple[Tensor, Tensor] | None = None
-
-    def deal(self, labels: Tensor) -> Dealt:
-        """Targets (n, q) of the next batch."""
-        n, q = labels.shape
-        one = torch.zeros(n, dtype=torch.long)
-        dealt = Dealt(labels, deal_groups(one, self._seen, self.always, self._order))
-        if self._shuffled is not None:
-            dealt.permuted = self._shuffled[:, self._at : self._at + n].mT  # (P, q, n)
-        elif self.permuted:
-            if self._noise is None:
-                self._noise = labels.mean(0).cpu(), labels.std(0, correction=0).clamp_min(1e-3).cpu()
-            drawn = torch.randn(self.permuted, n, q, generator=self._generator, dtype=torch.float64)
-            dealt.permuted = (self._noise[0] + self._noise[1] * drawn).mT
-        self._at += n
-        return dealt
-
-
 class FirstPass:
     """Class sums of every site; with jackknife groups as a leading dimension, and under permuted labels."""
 
@@ -316,7 +283,10 @@ class SecondPass:
             part = coordinates[:, at : (at := at + left_out.centers.scales[0].numel())]
             if here.groups is not None:
                 absent = here.absent(left_out.fuzziness.shape[-2])
-                add_fuzziness(sites, "left_out", LeftOut.added(part, absent, here.hot(K, torch.float64)))
+                if left_out.centers.weighting == "samples":
+                    add_fuzziness(sites, "left_out", left_out.added_together(part, absent))
+                else:
+                    add_fuzziness(sites, "left_out", LeftOut.added(part, absent, here.hot(K, torch.float64)))
         if permuted is not None:
             part = coordinates[:, at : (at := at + permuted.centers.scales[0].numel())]
             if here.permuted is not None and moves is not None:

@@ -300,6 +300,12 @@ class LeftOut:
         q = double(coordinates.square_().view(*coordinates.shape[:-2], len(absent), -1, absent.shape[1]).sum(-2))
         return q.masked_fill_(absent, 0.0) @ hot.mT
 
+    def added_together(self, coordinates: Tensor, absent: Tensor) -> Tensor:
+        """The same where classes count by their samples, so that they need not be told apart: each gets its share (S, g, K)."""
+        q = coordinates.square_().view(len(coordinates), len(absent), -1, absent.shape[1]).sum(-2)
+        weights = self.centers.weights[:1]  # the same at all sites
+        return double(q.masked_fill_(absent, 0.0)).sum(-1, keepdim=True) * weights
+
     def separation(self) -> Tensor:
         """Separation fuzziness without each group (…, g)."""
         moved = (self.shift * self.centers.inverse_scales.unsqueeze(-2)).square().sum(-1)  # (…, g, K)
