@@ -301,7 +301,7 @@ class LeftOut:
         return q.masked_fill_(absent, 0.0) @ hot.mT
 
     def added_together(self, coordinates: Tensor, absent: Tensor) -> Tensor:
-        """The same where classes count by their samples, so that they need not be told apart: each gets its share (S, g, K)."""
+        """The same where classes count by their samples: these are added up as one, each class gets its share (S, g, K)."""
         q = coordinates.square_().view(len(coordinates), len(absent), -1, absent.shape[1]).sum(-2)
         weights = self.centers.weights[:1]  # the same at all sites
         return double(q.masked_fill_(absent, 0.0)).sum(-1, keepdim=True) * weights
