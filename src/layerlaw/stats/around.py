@@ -148,11 +148,10 @@ class Around:
             left_out = permuted = None
             if first.groups and bool((stacked.left_out().counts > 0).all()):
                 left_out = LeftOut.start(stacked, centers)
-            if first.permuted and finite(
-                first.permuted[key].sums for key in keys
-            ):  # over all classes, they may overflow
+            if first.permuted:
                 drawn = ClassSums.stack([first.permuted[key] for key in keys])
-                permuted = Permuted.start(drawn, centers) if bool((drawn.counts > 0).all()) else None
+                usable = finite([drawn.sums]) and bool((drawn.counts > 0).all())  # over all classes, they may overflow
+                permuted = Permuted.start(drawn, centers) if usable else None
             lent = torch.stack([references[key].basis for key in keys]) if references else None
             among = Alike(centers, left_out, permuted, lent)
             closely = narrow(centers).tolist()

@@ -18,6 +18,7 @@ from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
 from layerlaw.stats.labels import Labelings, deal_groups, kept_one_hot, one_hot, shuffled_groups
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
+from layerlaw.stats.precision import at_least_float32, double
 from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
@@ -165,7 +166,7 @@ class FirstPass:
         _add(self._together, (False, named), sums)
         if self._permuted is not None:
             self._permuted = self._permuted.to(features.device)
-            _add(self._together, (True, named), ClassSums.permuted(features, self._permuted))
+            _add(self._together, (True, named), _permuted_sums(features, self._permuted))
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
@@ -368,3 +369,20 @@ def _add(sums: dict[Any, ClassSums], key: Hashable, part: ClassSums) -> None:
         sums[key].add(part)
     else:
         sums[key] = part
+
+
+def _permuted_sums(features: Tensor, under: Labelings) -> ClassSums:
+    """Sums (…, P, K, d) of (…, n, d) features under P labelings at once.
+
+    One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
+    """
+    P, K = under.counts.shape
+    reference = at_least_float32(features[..., :1, :])
+    counts = under.counts.expand(*features.shape[:-2], P, K)
+    sums = counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
+    spread = torch.zeros(features.shape[:-2], dtype=torch.float64, device=sums.device)
+    for rows in under.chunks(4 * features[..., 0, :].numel()):
+        near = features[..., rows, :] - reference
+        sums += under.added_up(near, rows)
+        spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
+    return ClassSums(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)
