@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+import layerlaw.stats.labels as labels_module
 from layerlaw.errors import LabelError
 from layerlaw.stats import checked_labels, deal_groups, one_hot
 from layerlaw.stats.labels import Labelings, check_counts, indicator_rows, shuffled_groups
+from layerlaw.stats.precision import CHUNK_BYTES
 
 
 def test_labels_become_int64_and_the_classes_are_counted() -> None:
@@ -131,13 +133,20 @@ def test_indicators_of_labels_that_are_known_to_fit_are_those_of_any(shape: tupl
         assert torch.equal(indicator_rows(labels, 4, dtype), one_hot(labels, 4, dtype))
 
 
-@pytest.mark.parametrize("samples", [1, 4, 10, 11])
-def test_labelings_in_blocks_count_and_add_up_as_a_whole(samples: int) -> None:
+@pytest.mark.parametrize("size", [1, 300, 2**22], ids=["row by row", "in chunks", "at once"])
+@pytest.mark.parametrize("block", [1, 3, 1024])
+@pytest.mark.parametrize("classes", [3, 20_000], ids=["few cells", "more cells than 16 bits number"])
+def test_labelings_in_chunks_and_runs_count_and_add_up_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, size: int, block: int, classes: int
+) -> None:
+    monkeypatch.setattr(labels_module, "BLOCK", block)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", size)
     labels = torch.randint(0, 3, (5, 10), generator=torch.Generator().manual_seed(0))
-    x = torch.randn(10, 2, generator=torch.Generator().manual_seed(1))
-    whole, cut = one_hot(labels, 3, torch.float32), Labelings.of(labels, 3, samples)
+    x = torch.randn(2, 10, 2, generator=torch.Generator().manual_seed(1))
+    whole, cut = one_hot(labels, classes, torch.float32), Labelings.of(labels, classes)
     assert torch.equal(cut.counts, whole.sum(-1).double())
-    assert [len(x[rows]) for rows, _ in cut.blocks] == [hot.shape[1] for _, hot in cut.blocks]
-    assert max(hot.shape[1] for _, hot in cut.blocks) == min(samples, 10)
-    added = sum((hot @ x[rows] for rows, hot in cut.blocks), torch.zeros(15, 2))
-    torch.testing.assert_close(added.view(5, 3, 2), whole @ x)
+    chunks = list(cut.chunks(8))
+    assert [row for chunk in chunks for row in range(10)[chunk]] == list(range(10))
+    for _ in range(2):  # what is made of the labels is kept
+        added = torch.stack([cut.added_up(x[:, chunk], chunk) for chunk in chunks]).sum(0)
+        torch.testing.assert_close(added, (whole @ x.unsqueeze(1)).double(), rtol=0, atol=1e-6)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import layerlaw.stats.scatter as scatter_module
 import oracle
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.measures import measure, separation
@@ -82,9 +83,14 @@ def test_the_left_out_groups_are_those_of_the_dealer() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["permuted", "drawn"])
-def test_the_floor_is_the_separation_under_the_permuted_labels(known: bool) -> None:
+@pytest.mark.parametrize("weighting", ["samples", "classes"])
+@pytest.mark.parametrize("many", [True, False], ids=["classes added up together", "classes apart"])
+def test_the_floor_is_the_separation_under_the_permuted_labels(
+    monkeypatch: pytest.MonkeyPatch, known: bool, weighting: str, many: bool
+) -> None:
+    monkeypatch.setattr(scatter_module, "PER_CLASS", 20 if many else 10**9)
     sites, y = network_like()
-    second, dealer = run(sites, y, known=known)
+    second, dealer = run(sites, y, known=known, weighting=weighting)
     # In batches as before: labels that are drawn depend on nothing but the order.
     other = torch.cat([dealer.deal(part).permuted for part in y.split(13)], 1)
     if known:
@@ -93,7 +99,8 @@ def test_the_floor_is_the_separation_under_the_permuted_labels(known: bool) -> N
     for name, x in sites.items():
         permuted = second.around[name].permuted
         assert permuted is not None
-        expected = [oracle.separation(x, labels, K) for labels in other]
+        assert (permuted.moves is None) == (many and weighting == "samples")
+        expected = [oracle.separation(x, labels, K, weighting=weighting) for labels in other]
         assert permuted.separation().tolist() == pytest.approx(expected, rel=1e-9), name
 
 

@@ -6,7 +6,7 @@ import torch
 import oracle
 from layerlaw.errors import PassError
 from layerlaw.measures.columns import target_columns
-from layerlaw.stats.passes import TargetDealer
+from layerlaw.stats.design import TargetDealer
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 
 G, P = 5, 3

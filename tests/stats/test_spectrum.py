@@ -79,6 +79,7 @@ def test_singular_vectors_are_right_whichever_way_is_taken(
     expected = spectra(min(shape))[kind]
     A = made_of(expected, *shape).to(device)
     check(A, *right_singular(A), expected)
+    check(A, *right_singular(A, nine_digits=True), expected)
     torch.testing.assert_close(
         singular_values(A).cpu(), expected.double(), rtol=1e-9, atol=1e-14 * float(expected.max())
     )
@@ -132,3 +133,16 @@ def test_few_rows_on_a_cpu_are_decomposed_directly(monkeypatch: pytest.MonkeyPat
     expected = torch.logspace(0, -5, 20)
     A = made_of(expected, 20, 33)
     check(A, *right_singular(A), expected)
+
+
+def test_where_nine_digits_are_enough_few_rows_are_found_by_eigenvalues_that_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected = {decades: torch.logspace(0, -decades, 20) for decades in (2, 5)}
+    small, smaller = (made_of(values, 20, 33) for values in expected.values())
+    decomposed = torch.linalg.svd
+    monkeypatch.setattr(torch.linalg, "svd", None)
+    check(small, *right_singular(small, nine_digits=True), expected[2])
+    monkeypatch.setattr(torch.linalg, "svd", decomposed)
+    monkeypatch.setattr(spectrum, "_by_eigenvalues", lambda A: (None, None, torch.tensor([True, False])))
+    check(smaller, *right_singular(smaller, nine_digits=True), expected[5])

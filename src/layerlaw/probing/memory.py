@@ -135,10 +135,10 @@ def scatter_bytes(sites: Sequence[Site], chosen: Container[str]) -> int:
 class KeptFeatures:
     """The features of all sites (n, d), copied batch by batch as long as they fit the budget; of equal sites together."""
 
-    def __init__(self, sites: Sequence[Site], budget: int, samples: int | None) -> None:
+    def __init__(self, sites: Sequence[Site], budget: int, samples: int | None, batches: int | None = None) -> None:
         self.whole = budget > 0
         self._row_bytes = sum(site.features * site.itemsize for site in sites)
-        self._budget, self._capacity = budget, samples or 0
+        self._budget, self._capacity, self._batches = budget, samples or 0, batches or 0
         self._names: dict[tuple[int, int], list[str]] = defaultdict(list)  # by features and bytes of a number
         for site in sites:
             self._names[site.features, site.itemsize].append(site.name)
@@ -169,7 +169,9 @@ class KeptFeatures:
         names, stack = self._stacks[kind]
         if end > stack.shape[1]:
             most = self._budget // self._row_bytes
-            rows = max(end, min(most, max(self._capacity, 2 * self.rows)))
+            expected = len(features) * self._batches  # as if all batches were as large as this one
+            capacity = self._capacity or (expected if expected <= most else 0)
+            rows = max(end, min(most, max(capacity, 2 * self.rows)))
             grown = features.new_empty((len(stack), rows, features.shape[1]))
             grown[:, : self.rows] = stack[:, : self.rows]
             self._stacks[kind] = names, (stack := grown)

@@ -183,7 +183,7 @@ class Prober:
         whole = [site for site in sites if site not in wide]
         for group in filter(None, fitting.groups(whole, K, memory, reduce=options.reduce, of=what)):
             dealer = self.classes.dealer(groups, permuted, options.seed, known)
-            kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples)
+            kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples, data.length)
             sample = self.classes.sample() if plane else None
             first = self.classes.first(groups, moments)
             shared = (group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
@@ -341,11 +341,10 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
         how = (state.label, prober.options.weighting, reference, state.linear, state.sums_again())
         second = prober.classes.second(state.first, *how)  # type: ignore[arg-type]
     state.first = prober.classes.first(0, ())  # its sums are no longer needed
-    state.dealer.restart()
     kept = state.kept
     if kept.whole:
         state.forget_replays()
-        add_second(second, prober.classes.K, kept, state.dealer.deal(kept.labels))
+        add_second(second, prober.classes.K, kept, state.dealt_again())
         pace = Pace(prober.network, state.data, prober.device)
         while pace.go_on(False):  # others may not have kept all of their features
             pace.forward_only()
@@ -358,6 +357,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
 
 
 def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
+    state.dealer.restart()
     again = Fingerprint() if state.dealer.groups or state.dealer.permuted else None
     waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
     update = waiting.or_at_once(second.update)

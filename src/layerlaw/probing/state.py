@@ -48,6 +48,7 @@ class State:
     )  # right, and all, of free decisions
 
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
+    dealt: Dealt | None = None  # how the labels of all kept samples were dealt for pass 1
     room: int = 0  # bytes of the memory budget that the statistics leave for features which wait for others
     replays: Replays | None = None  # forwards that a GPU runs by itself, for both passes
     _decided: list[tuple[Tensor, str]] | None = field(default_factory=list)  # decisions nobody has looked at yet
@@ -103,7 +104,16 @@ class State:
     def add_kept(self, labels: Tensor, rows: slice | None, where: Callable[[Hashable], str]) -> None:
         """Add the kept features of some rows (`None`: all)."""
         with full_precision():
-            self._add(self.kept, self.dealer.deal(labels), rows, where)
+            dealt = self.dealer.deal(labels)
+            self.dealt = dealt if rows is None else None
+            self._add(self.kept, dealt, rows, where)
+
+    def dealt_again(self) -> Dealt:
+        """The labels of all kept samples, dealt as for pass 1."""
+        if self.dealt is None:
+            self.dealer.restart()
+            self.dealt = self.dealer.deal(self.kept.labels)
+        return self.dealt
 
     def add_waiting(self, waiting: KeptFeatures, dealt: Dealt) -> None:
         """Add features that waited for others."""
@@ -131,8 +141,7 @@ class State:
 
         def again(names: Container[Hashable]) -> tuple[FirstPass, FirstPass]:
             sums, magnitudes = FirstPass(K, groups), FirstPass(K)
-            self.dealer.restart()
-            dealt = self.dealer.deal(self.kept.labels)
+            dealt = self.dealt_again()
             for rows in self.kept.blocks(K):
                 part = dealt.rows(rows)
                 sums.begin(part)

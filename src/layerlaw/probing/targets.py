@@ -30,9 +30,9 @@ from layerlaw.probing.memory import GROUPS
 from layerlaw.record import REGRESSION, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Weighting
+from layerlaw.stats.design import TargetDealer
 from layerlaw.stats.labels import are_soft_labels, are_targets, checked_targets
 from layerlaw.stats.limits import Doubt, check_range
-from layerlaw.stats.passes import TargetDealer
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.regression import FirstRegression, SecondRegression

@@ -149,11 +149,10 @@ class Around:
             left_out = permuted = None
             if first.groups and bool((stacked.left_out().counts > 0).all()):
                 left_out = LeftOut.start(stacked, centers)
-            if first.permuted and finite(
-                first.permuted[key].sums for key in keys
-            ):  # over all classes, they may overflow
+            if first.permuted:
                 drawn = ClassSums.stack([first.permuted[key] for key in keys])
-                permuted = Permuted.start(drawn, centers) if bool((drawn.counts > 0).all()) else None
+                usable = finite([drawn.sums]) and bool((drawn.counts > 0).all())  # over all classes, they may overflow
+                permuted = Permuted.start(drawn, centers) if usable else None
             lent = torch.stack([references[key].basis for key in keys]) if references else None
             among = Alike(centers, left_out, permuted, lent)
             closely = narrow(centers).tolist()
@@ -215,13 +214,13 @@ class Around:
     def believed(self) -> tuple[bool, bool]:
         """Whether the views without a group and under permuted labels have all directions that rounding leaves to them."""
         left_out, permuted = self.alike.believed[self.index]
+        if self.closer is None:
+            return left_out, permuted
         return left_out and self._as_many(self.left_out), permuted and self._as_many(self.permuted)
 
     def _as_many(self, view: LeftOut | Permuted | None) -> bool:
         """Whether a view has as many directions as there are: asked where float32 sums may have lost some."""
-        if view is None:
-            return False
-        return self.closer is None or bool((view.centers.rank >= self.centers.rank).all())
+        return view is not None and bool((view.centers.rank >= self.centers.rank).all())
 
 
 def by_kin(sites: Sequence[Around]) -> list[tuple[Alike, list[int]]]:
@@ -314,16 +313,16 @@ def add_fuzziness(sites: Sequence[Around], view: Literal["left_out", "permuted"]
 
 
 def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tensor | None]:
-    """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels."""
+    """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels, if any."""
     alike, place = sites[0].alike, _side_by_side(sites)
     frame, permuted, wide = alike.frame, alike.permuted, any(site.alike.wide[site.index] for site in sites)
     if place is not None:
         means, basis = frame.means[place], frame.basis[place]
-        moves = None if permuted is None else permuted.moves[place]
+        moves = None if permuted is None or permuted.moves is None else permuted.moves[place]
     else:
         means = torch.stack([site.alike.frame.means[site.index] for site in sites])
         basis = torch.stack([site.alike.frame.basis[site.index] for site in sites])
-        moved = [site.permuted.moves for site in sites if site.permuted is not None]
+        moved = [site.permuted.moves for site in sites if site.permuted and site.permuted.moves is not None]
         moves = torch.stack(moved) if moved else None
     return Frame(means.to(device), basis.to(device), wide), None if moves is None else moves.to(device)
 

@@ -231,19 +231,22 @@ def _rounded(means: Tensor, dtype: torch.dtype) -> Tensor:
     return means if dtype == torch.float64 else means.float()
 
 
-def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tensor | None = None) -> Centers:
+def find_centers(
+    sums: ClassSums, weighting: Weighting = "samples", origin: Tensor | None = None, *, view: bool = False
+) -> Centers:
     """Class means, and the span of their differences by the singular values of contrasts.
 
     Not through a Gram matrix where that would halve the digits of small scales (`right_singular`). A scale counts when it is
     above what the rounding of the features can produce (the cut-off follows the dtype the features came in, not the one we
-    compute in). `origin` (…, 1, d) is what was subtracted from the features before.
+    compute in). `origin` (…, 1, d) is what was subtracted from the features before. Of a `view`, from which standard errors
+    or a chance level follow, nine digits are enough; no pass goes around its means, so it has no `digest`.
     """
     counts = sums.counts
     means = sums.sums / counts.clamp_min(1).unsqueeze(-1)
     weights = class_weights(counts, weighting)
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
     centered = means - mean.unsqueeze(-2)
-    s, basis = right_singular(centered_contrasts(centered, weights))
+    s, basis = right_singular(centered_contrasts(centered, weights), nine_digits=view)
     place = mean if origin is None else mean + origin.squeeze(-2)
     cutoff = rounding_scale(counts, sums.spread, place, s, sums.dtype, near=origin is not None)
     kept = s > cutoff.unsqueeze(-1)
@@ -252,10 +255,10 @@ def find_centers(sums: ClassSums, weighting: Weighting = "samples", origin: Tens
     found = Centers(
         counts=counts,
         coordinates=coordinates,
-        places=coordinates if rounded is means else (rounded.double() - mean.unsqueeze(-2)) @ basis.mT,
+        places=coordinates if view or rounded is means else (rounded.double() - mean.unsqueeze(-2)) @ basis.mT,
         scales=scales,
         rank=kept.sum(-1),
-        digest=_digest(centered, mean, scales),
+        digest=scales[..., :0] if view else _digest(centered, mean, scales),
         weighting=weighting,
         means=means,
         mean=mean,

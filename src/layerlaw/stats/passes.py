@@ -16,12 +16,13 @@ from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
-from layerlaw.stats.labels import Labelings, deal_groups, one_hot, shuffled_groups
+from layerlaw.stats.labels import Labelings, deal_groups, kept_one_hot, one_hot, shuffled_groups
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
+from layerlaw.stats.precision import at_least_float32, double
 from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
-from layerlaw.stats.sums import ROWS_IN_FLOAT32, Assignment, ClassSums, PagedSums
+from layerlaw.stats.sums import Assignment, ClassSums, PagedSums
 
 T = TypeVar("T")
 
@@ -60,8 +61,8 @@ class Dealt:
         return self._once(device, lambda: Dealt(*parts))  # type: ignore[arg-type]
 
     def hot(self, classes: int, dtype: torch.dtype) -> Tensor:
-        """Indicators of the classes (K, n)."""
-        return self._once(("hot", classes, dtype), lambda: one_hot(self.labels, classes, dtype))
+        """Indicators of the classes (K, n), which others use too."""
+        return self._once(("hot", classes, dtype), lambda: kept_one_hot(self.labels, classes, dtype))
 
     def absent(self, groups: int) -> Tensor:
         """Which samples the views without each group lack (g, n)."""
@@ -70,10 +71,9 @@ class Dealt:
 
     def indicators(self, classes: int, dtype: torch.dtype) -> Tensor:
         """Of true and of permuted labels (P, 2K, n)."""
-        permuted = self.permuted
-        assert permuted is not None
-        made = lambda: Permuted.indicators(self.labels, permuted, classes, dtype)  # noqa: E731
-        return self._once(("indicators", classes, dtype), made)
+        assert self.permuted is not None
+        both = self.labels, self.permuted
+        return self._once(("indicators", classes, dtype), lambda: Permuted.indicators(*both, classes, dtype))
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._made:
@@ -117,39 +117,6 @@ class Dealer:
         return dealt
 
 
-class TargetDealer(Dealer):
-    """Deals targets (n, q): the groups of held-out fits, permuted rows (P, q, n) where they are requested.
-
-    The targets of a stream are not known beforehand; there noise of the size of the first batch takes the place of permuted
-    ones: D_reg knows nothing of the targets but the space that they span.
-    """
-
-    def __init__(self, always: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
-        self.always = always
-        super().__init__(1, groups=groups, permuted=permuted, seed=seed, all_labels=all_labels)
-
-    def restart(self) -> None:
-        """Begin a pass."""
-        super().restart()
-        self._order = shuffled_groups(self.always, self.seed)
-        self._noise: tuple[Tensor, Tensor] | None = None
-
-    def deal(self, labels: Tensor) -> Dealt:
-        """Targets (n, q) of the next batch."""
-        n, q = labels.shape
-        one = torch.zeros(n, dtype=torch.long)
-        dealt = Dealt(labels, deal_groups(one, self._seen, self.always, self._order))
-        if self._shuffled is not None:
-            dealt.permuted = self._shuffled[:, self._at : self._at + n].mT  # (P, q, n)
-        elif self.permuted:
-            if self._noise is None:
-                self._noise = labels.mean(0).cpu(), labels.std(0, correction=0).clamp_min(1e-3).cpu()
-            drawn = torch.randn(self.permuted, n, q, generator=self._generator, dtype=torch.float64)
-            dealt.permuted = (self._noise[0] + self._noise[1] * drawn).mT
-        self._at += n
-        return dealt
-
-
 class FirstPass:
     """Class sums of every site; with jackknife groups as a leading dimension, and under permuted labels."""
 
@@ -170,7 +137,7 @@ class FirstPass:
         self._dealt, self._labels = dealt, None
         self._for: dict[tuple[int, torch.device], Assignment] = {}
         drawn = dealt.permuted
-        self._permuted = None if drawn is None else Labelings.of(drawn, self.classes, ROWS_IN_FLOAT32)
+        self._permuted = None if drawn is None else Labelings.of(drawn, self.classes)
 
     def expect(self, keys: Iterable[Key]) -> None:
         """The order of the sites, where they come in another one."""
@@ -199,13 +166,12 @@ class FirstPass:
         _add(self._together, (False, named), sums)
         if self._permuted is not None:
             self._permuted = self._permuted.to(features.device)
-            _add(self._together, (True, named), ClassSums.permuted(features, self._permuted))
+            _add(self._together, (True, named), _permuted_sums(features, self._permuted))
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
         self._stacks.flush()
-        paged = self._paged.end()
-        if self._finite and not paged and all_true(self._finite.values()):
+        if not (paged := self._paged.end()) and self._finite and all_true(self._finite.values()):
             return
         flags = {key: flag for keys, found in self._finite.items() for key, flag in zip(keys, found, strict=True)}
         if flags := flags | paged:
@@ -318,11 +284,16 @@ class SecondPass:
             part = coordinates[:, at : (at := at + left_out.centers.scales[0].numel())]
             if here.groups is not None:
                 absent = here.absent(left_out.fuzziness.shape[-2])
-                add_fuzziness(sites, "left_out", LeftOut.added(part, absent, here.hot(K, torch.float64)))
-        if permuted is not None and moves is not None:
+                if left_out.centers.weighting == "samples":
+                    add_fuzziness(sites, "left_out", left_out.added_together(part, absent))
+                else:
+                    add_fuzziness(sites, "left_out", LeftOut.added(part, absent, here.hot(K, torch.float64)))
+        if permuted is not None:
             part = coordinates[:, at : (at := at + permuted.centers.scales[0].numel())]
-            if here.permuted is not None:
+            if here.permuted is not None and moves is not None:
                 add_fuzziness(sites, "permuted", Permuted.added(part, moves, here.indicators(K, moves.dtype)))
+            elif here.permuted is not None:
+                add_fuzziness(sites, "permuted", permuted.added_together(part))
         if at > r:  # the rest is no longer needed, and would be held until the end of the batch
             coordinates, at = torch.cat([coordinates[:, :r], coordinates[:, at:]], 1), r
         self._waiting.append((keys, coordinates[:, :r], lengths, coordinates[:, at:]))
@@ -398,3 +369,20 @@ def _add(sums: dict[Any, ClassSums], key: Hashable, part: ClassSums) -> None:
         sums[key].add(part)
     else:
         sums[key] = part
+
+
+def _permuted_sums(features: Tensor, under: Labelings) -> ClassSums:
+    """Sums (…, P, K, d) of (…, n, d) features under P labelings at once.
+
+    One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
+    """
+    P, K = under.counts.shape
+    reference = at_least_float32(features[..., :1, :])
+    counts = under.counts.expand(*features.shape[:-2], P, K)
+    sums = counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
+    spread = torch.zeros(features.shape[:-2], dtype=torch.float64, device=sums.device)
+    for rows in under.chunks(4 * features[..., 0, :].numel()):
+        near = features[..., rows, :] - reference
+        sums += under.added_up(near, rows)
+        spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
+    return ClassSums(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)

@@ -18,13 +18,13 @@ from layerlaw.errors import LabelError, PassError
 from layerlaw.stats.around import CHANGED
 from layerlaw.stats.centers import FeatureFit, Whitened
 from layerlaw.stats.closer import UNEVEN_DOUBT, ClosestFit
-from layerlaw.stats.design import DesignRows
+from layerlaw.stats.design import DesignRows, FitViews
 from layerlaw.stats.limits import Doubt, doubt_of
 from layerlaw.stats.moments import Columns, Moments, TargetMoments
 from layerlaw.stats.passes import Dealt, check_finite
 from layerlaw.stats.precision import double, row_chunks
 from layerlaw.stats.ranks import all_reduce, world_size
-from layerlaw.stats.scatter import FEW, FitViews
+from layerlaw.stats.scatter import FEW
 from layerlaw.stats.stacking import Key
 
 PICTURED = 200  # targets that are remembered to color the plane

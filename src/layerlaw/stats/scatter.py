@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import PassError
-from layerlaw.stats.centers import Centers, FeatureFit, Span, find_centers
+from layerlaw.stats.centers import Centers, Span, class_weights, find_centers
 from layerlaw.stats.labels import indicator_rows
-from layerlaw.stats.limits import hides_directions
 from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
 from layerlaw.stats.sums import ClassSums, by_label, indicators, sums_by_class
 
 FEW = 20  # of so many samples one: fewer that make up the spread are outliers
 MOST_FOURTH = 1e290  # fourth powers are not to overflow where squares do not
+PER_CLASS = 20  # samples: of so many, class means under permuted labels lie close to each other
 MOMENT_ROWS = 1024  # residuals that are multiplied at once, or as many as there are features
 
 
@@ -278,7 +278,7 @@ class LeftOut:
     @classmethod
     def start(cls, groups: ClassSums, full: Centers) -> LeftOut:
         """Ready for pass 2; `groups` are the sums (…, g, K, d) and `full` the centers (…, K, d) of all."""
-        centers = find_centers(groups.left_out(), full.weighting)
+        centers = find_centers(groups.left_out(), full.weighting, view=True)
         shift = (centers.means - full.rounded_means.double().unsqueeze(-3)) @ centers.basis.mT
         return cls(centers, shift, torch.zeros_like(centers.counts))
 
@@ -300,6 +300,12 @@ class LeftOut:
         q = double(coordinates.square_().view(*coordinates.shape[:-2], len(absent), -1, absent.shape[1]).sum(-2))
         return q.masked_fill_(absent, 0.0) @ hot.mT
 
+    def added_together(self, coordinates: Tensor, absent: Tensor) -> Tensor:
+        """The same where classes count by their samples: these are added up as one, each class gets its share (S, g, K)."""
+        q = coordinates.square_().view(len(coordinates), len(absent), -1, absent.shape[1]).sum(-2)
+        weights = self.centers.weights[:1]  # the same at all sites
+        return double(q.masked_fill_(absent, 0.0)).sum(-1, keepdim=True) * weights
+
     def separation(self) -> Tensor:
         """Separation fuzziness without each group (…, g)."""
         moved = (self.shift * self.centers.inverse_scales.unsqueeze(-2)).square().sum(-1)  # (…, g, K)
@@ -313,23 +319,35 @@ class Permuted:
 
     `moves` (P, r, 2K) takes the residual of a sample around its true class mean (as rounded in pass 2) to the one around
     its permuted class mean without another product: true means and, negative, permuted ones, in the scaled bases.
+    `apart` (P,) takes its place where classes count by their samples and these are many: squares around one mean differ from
+    those around another one by what the means differ, so those around true means are added up, of all classes together.
     """
 
     centers: Centers
-    moves: Tensor
+    moves: Tensor | None
     fuzziness: Tensor
+    apart: Tensor | None = None
 
     @classmethod
     def start(cls, sums: ClassSums, true: Centers) -> Permuted:
         """Ready for pass 2; `sums` are those (…, P, K, d) under permuted labels, `true` the centers (…, K, d)."""
-        centers = find_centers(sums, true.weighting)
-        places = (true.rounded_means.double().unsqueeze(-3) - centers.mean.unsqueeze(-2)) @ centers.basis.mT
-        both = torch.cat([places, -centers.coordinates], -2).mT * centers.inverse_scales.unsqueeze(-1)
-        return cls(centers, both.to(true.rounded_means.dtype), torch.zeros_like(centers.counts))
+        centers = find_centers(sums, true.weighting, view=True)
+        scaled = centers.basis.mT * centers.inverse_scales.unsqueeze(-2)  # (…, P, d, r)
+        places = (true.rounded_means.double().unsqueeze(-3) - centers.mean.unsqueeze(-2)) @ scaled
+        own, nothing = centers.coordinates * centers.inverse_scales.unsqueeze(-2), torch.zeros_like(centers.counts)
+        by_samples, mean_count = true.weighting == "samples" or centers.balanced, true.counts.mean()
+        if by_samples and bool(mean_count >= PER_CLASS):  # so D is far above what is taken off, and keeps its digits
+            moved = places.square() + 2 * places * (true.rounding.unsqueeze(-3) @ scaled)
+            shares = class_weights(true.counts, "samples").unsqueeze(-2)
+            means = shares * moved.sum(-1) - centers.weights * own.square().sum(-1)
+            return cls(centers, None, nothing, means.sum(-1))
+        both = torch.cat([places, -own], -2).mT
+        return cls(centers, both.to(true.rounded_means.dtype), nothing)
 
     def at(self, index: int | list[int] | None) -> Permuted:
         """One entry of the leading dimension; what is added to it is added here."""
-        return Permuted(self.centers.at(index), self.moves[index], self.fuzziness[index])
+        moves, apart = (None if part is None else part[index] for part in (self.moves, self.apart))
+        return Permuted(self.centers.at(index), moves, self.fuzziness[index], apart)
 
     @property
     def basis(self) -> Tensor:
@@ -351,50 +369,13 @@ class Permuted:
         q = z.square_().sum(-2)  # (P, S, n)
         return double(q @ indicators[:, both // 2 :].mT).transpose(0, 1)
 
+    def added_together(self, coordinates: Tensor) -> Tensor:
+        """The same where classes are not told apart, an equal part to each of them; the coordinates are overwritten."""
+        P, K = self.fuzziness.shape[-2:]
+        q = double(coordinates.square_().sum(-1)).view(len(coordinates), P, -1).sum(-1, keepdim=True)
+        return (q / K).expand(-1, -1, K)
+
     def separation(self) -> Tensor:
         """Separation fuzziness under each permutation of the labels (…, P)."""
-        return (self.centers.weights * self.fuzziness / self.centers.counts).sum(-1)
-
-
-@dataclass
-class FitViews:
-    """The same regression seen v times: without each group, or under permuted targets.
-
-    `basis` (v·r, d) takes residuals of the fit to all data to coordinates, `moves` (v, r, w) adds what the views' own fits
-    differ by, as a function of w columns of the design. `fuzziness` (v,) adds up squares, `counts` (v,) the samples.
-    `hidden`: whether rounding beside an offset may hide directions from a view.
-    """
-
-    basis: Tensor
-    moves: Tensor
-    counts: Tensor
-    fuzziness: Tensor
-    hidden: bool = False
-
-    @classmethod
-    def left_out(cls, fits: FeatureFit, whole: FeatureFit, short: bool = False) -> FitViews:
-        """Without each group: `fits` have g as their leading dimension; `short`: they are known to lack directions."""
-        scaled = fits.scaled
-        moves = scaled @ (whole.coefficients - fits.coefficients).mT  # (g, r, 1+q)
-        n, hidden = fits.targets.n, short or hides_directions(fits)
-        return cls(scaled.flatten(0, 1), moves, n, torch.zeros_like(n), hidden)
-
-    @classmethod
-    def permuted(cls, fits: FeatureFit, whole: FeatureFit, short: bool = False) -> FitViews:
-        """Under permuted targets: `fits` have P as their leading dimension."""
-        scaled, both = fits.scaled, fits.coefficients
-        constant, fitted = whole.coefficients[:1] - both[:, :1], whole.coefficients[1:]
-        moves = torch.cat([scaled @ constant.mT, scaled @ fitted.mT, -scaled @ both[:, 1:].mT], -1)  # (P, r, 1+2q)
-        n, hidden = fits.targets.n, short or hides_directions(fits)
-        return cls(scaled.flatten(0, 1), moves, n, torch.zeros_like(n), hidden)
-
-    def update(self, coordinates: Tensor, columns: Tensor, absent: Tensor | None = None) -> None:
-        """Add samples: coordinates (v·r, n), columns of the design (…, w, n); `absent` (v, n) where one does not count."""
-        z = coordinates.double().view(len(self.counts), -1, coordinates.shape[-1]) + self.moves @ columns
-        lengths = z.square_().sum(-2)  # (v, n)
-        self.fuzziness += (lengths if absent is None else lengths.masked_fill_(absent, 0.0)).sum(-1)
-
-    @property
-    def separation(self) -> Tensor:
-        """D_reg of every view (v,)."""
-        return self.fuzziness / self.counts
+        found = (self.centers.weights * self.fuzziness / self.centers.counts).sum(-1)
+        return found if self.apart is None else found + self.apart

@@ -336,7 +336,7 @@ class SlicedSite:
             if around.left_out is not None and dealt.groups is not None:
                 added = LeftOut.added(scaled[:g].flatten(0, 1), here.absent(g), here.hot(self.K, torch.float64))
                 around.left_out.fuzziness += added
-            if around.permuted is not None and dealt.permuted is not None:
+            if around.permuted is not None and around.permuted.moves is not None and dealt.permuted is not None:
                 turned = scaled[g:].flatten(0, 1).unsqueeze(0), around.permuted.moves.unsqueeze(0)
                 around.permuted.fuzziness += Permuted.added(*turned, here.indicators(self.K, torch.float64))[0]
             if self.known is not None:

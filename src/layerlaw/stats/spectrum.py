@@ -24,10 +24,11 @@ NEARLY_EQUAL = 1e-6  # of the largest eigenvalue: larger ones keep ten digits, a
 EPS = torch.finfo(torch.float64).eps
 
 
-def right_singular(A: Tensor) -> tuple[Tensor, Tensor]:
+def right_singular(A: Tensor, *, nine_digits: bool = False) -> tuple[Tensor, Tensor]:
     """Singular values (…, r), descending, and right singular vectors (…, r, d) of float64 (…, k, d), r = min(k, d).
 
-    The vectors are orthonormal to at least nine digits, also those of values that are 0.
+    The vectors are orthonormal to at least nine digits, also those of values that are 0. `nine_digits`: whether so many are
+    enough where there are many small matrices.
 
     >>> s, V = right_singular(torch.tensor([[0.0, 3.0], [4.0, 0.0], [0.0, 0.0]], dtype=torch.float64))
     >>> s.tolist(), V.abs().tolist()
@@ -35,6 +36,10 @@ def right_singular(A: Tensor) -> tuple[Tensor, Tensor]:
     """
     r, cpu = min(A.shape[-2:]), A.device.type == "cpu"
     if r <= FEW["cpu" if cpu else "cuda"]:
+        if cpu and nine_digits and A.shape[-2] <= A.shape[-1]:
+            s, V, certain = _by_eigenvalues(A)
+            if bool(certain.all()):
+                return s, V
         return _directly(A)
     if not cpu and (r > MANY or torch.Size(A.shape[:-2]).numel() == 1):  # its first step is the one by eigenvalues
         found = [in_steps(one) for one in A.reshape(-1, *A.shape[-2:])]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import FEW_LABELS, Labelings, kept_one_hot, one_hot
+from layerlaw.stats.labels import FEW_LABELS, kept_one_hot, one_hot, runs_of
 from layerlaw.stats.precision import at_least_float32, double, row_chunks
 from layerlaw.stats.stacking import SMALL, Key, Pages, side_by_side
 
@@ -96,6 +97,12 @@ class Assignment:
         pairs = zip(self.labels.shape[:-1], self.labels.stride(), strict=False)
         return all(size == 1 or step == 0 for size, step in pairs)
 
+    @cached_property
+    def runs(self) -> tuple[Tensor, Tensor]:
+        """Rows in the order of their cells (N,), and where each cell begins in it."""
+        blocks = max(1, -(-self.labels.shape[-1] // ROWS_IN_FLOAT32))
+        return runs_of(self.cells, self.counts.numel() * blocks)
+
     @property
     def cells_each(self) -> int:
         """Into how many cells the rows of one entry of the leading dimension are added."""
@@ -148,23 +155,6 @@ class ClassSums:
         place = double(reference).view(*to.labels.shape[:-1], *grouped, -1, d)
         sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
         return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
-
-    @classmethod
-    def permuted(cls, features: Tensor, under: Labelings) -> ClassSums:
-        """Sums (…, P, K, d) of (…, n, d) features under P labelings at once, by products with indicator rows.
-
-        One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
-        """
-        P, K = under.counts.shape
-        reference = at_least_float32(features[..., :1, :])
-        counts = under.counts.expand(*features.shape[:-2], P, K)
-        sums = counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
-        spread = torch.zeros(features.shape[:-2], dtype=torch.float64, device=sums.device)
-        for rows, hot in under.blocks:
-            near = features[..., rows, :] - reference
-            sums += double(hot.to(near.dtype) @ near).view(sums.shape)
-            spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
-        return cls(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -290,15 +280,17 @@ class PagedSums:
 
 def _add_up(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Tensor]:
     """Cell sums (cells, d) in float64 and lengths (N,) of the rows around their reference, by one pass over the rows."""
-    N, d = rows.shape
-    C = to.counts.numel()
+    (N, d), C = rows.shape, to.counts.numel()
     blocks = max(1, -(-to.labels.shape[-1] // ROWS_IN_FLOAT32))
-    sums = reference.new_zeros((C * blocks, d))
-    lengths = reference.new_empty(N)
-    for part in row_chunks(N, 4 * d, rows.device):
+    chunks, lengths = list(row_chunks(N, 4 * d, rows.device)), reference.new_empty(N)
+    at_once = (
+        len(chunks) == 1 and reference.dtype == torch.float32
+    )  # then going through the rows of every cell is faster
+    sums = reference.new_zeros((0 if at_once else C * blocks, d))
+    for part in chunks:
         near = reference.index_select(0, to.own[part])
         near = torch.sub(rows[part], near, out=near)
-        sums.index_add_(0, to.cells[part], near)
+        sums = torch.embedding_bag(near, *to.runs)[0] if at_once else sums.index_add_(0, to.cells[part], near)
         torch.linalg.vector_norm(near, dim=-1, out=lengths[part])
     whole = double(sums)
     if blocks > 1:  # (…, blocks, cells of one leading index, d)
