@@ -4,7 +4,8 @@
     python benchmarks/monitor.py --pairs 9 --epochs 100
 
 On a machine that others use, too, whole trainings differ by more than a monitor costs. A second number is taken inside of
-each training with one: the median of a measurement, and of what the epoch behind it takes more, over five median epochs.
+trainings with one, over all of them: the median of a measurement, and of what the epoch behind it takes more, over five
+median epochs.
 
 Both contain what is computed when somebody looks: whether the training should stop is asked once at its end, which
 computes the numbers of all records.
@@ -64,29 +65,31 @@ def seconds(loop: Callable[..., None], recipe: Recipe, data: tuple[torch.Tensor,
     return taken
 
 
-def within(loop: Callable[..., None], recipe: Recipe, data: tuple[torch.Tensor, torch.Tensor]) -> tuple[float, float]:
-    """Processor time of one epoch and of one measurement, which makes the next epoch slower; medians of one training."""
+def within(
+    loop: Callable[..., None], recipe: Recipe, data: tuple[torch.Tensor, torch.Tensor]
+) -> dict[str, list[float]]:
+    """Processor times inside of one training: of epochs, of those behind a measurement (which are slower), of
+    measurements, and of the look at the numbers of all records, as a share of each."""
     torch.manual_seed(recipe.seed)
     network = recipe.network.build()
     monitor = ll.Monitor(network, data, every=EVERY)
-    plain, behind, measured = list[float](), list[float](), list[float]()
+    found: dict[str, list[float]] = {"epoch": [], "behind": [], "measured": [], "looked": []}
     last = time.process_time()
 
     def visit(epoch: int) -> None:
         nonlocal last
         now = time.process_time()
-        (behind if epoch > 1 and (epoch - 1) % EVERY == 0 else plain).append(now - last)
+        found["behind" if epoch > 1 and (epoch - 1) % EVERY == 0 else "epoch"].append(now - last)
         monitor(epoch)
         last = time.process_time()
         if epoch % EVERY == 0:
-            measured.append(last - now)
+            found["measured"].append(last - now)
 
     loop(network, data, recipe, visit)
     started = time.process_time()
     _ = monitor.should_stop  # the numbers of all records
-    looked = (time.process_time() - started) / len(measured)
-    epoch = statistics.median(plain)
-    return epoch, statistics.median(measured) + statistics.median(behind) - epoch + looked
+    found["looked"].append((time.process_time() - started) / len(found["measured"]))
+    return found
 
 
 def main() -> None:
@@ -107,10 +110,11 @@ def main() -> None:
         print(f"{name}: {1e3 * alone / given.epochs:.1f} ms per epoch alone; {1e3 * each:.1f} ms per measurement;")
         print(f"  a monitor at every {EVERY}th epoch costs {share:.1%}")
         inside = [within(loop, recipe, data) for _ in range(given.pairs)]
-        epoch, each = (statistics.median(times) for times in zip(*inside, strict=True))
-        share = statistics.median(cost / (EVERY * alone) for alone, cost in inside)
+        typical = {name: statistics.median(t for one in inside for t in one[name]) for name in inside[0]}
+        epoch, cost = typical["epoch"], typical["measured"] + typical["looked"] + typical["behind"] - typical["epoch"]
+        share = cost / (EVERY * epoch)
         print(
-            f"  inside of a training: {1e3 * epoch:.1f} ms per epoch, {1e3 * each:.1f} ms per measurement: {share:.1%}"
+            f"  inside of trainings: {1e3 * epoch:.1f} ms per epoch, {1e3 * cost:.1f} ms per measurement: {share:.1%}"
         )
 
 

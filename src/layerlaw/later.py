@@ -105,6 +105,11 @@ def looked_at(**attributes: Callable[[Any], Any] | None) -> Callable[[C], C]:
     return with_them
 
 
+def waits(owner: object, name: str) -> bool:
+    """Whether nobody has looked at such an attribute yet."""
+    return isinstance(vars(owner).get(name), Later)
+
+
 class _Attribute:
     def __init__(self, name: str, taken: Callable[[Any], Any] | None) -> None:
         self.name, self.taken = name, taken

@@ -27,6 +27,7 @@ import layerlaw as ll
 from layerlaw.errors import CaptureError, InputError
 from layerlaw.integrations import monitor as monitor_module
 from layerlaw.integrations.undisturbed import reread, seeded
+from layerlaw.later import waits
 from layerlaw.record import Record
 from layerlaw.verdict.stopping import UntilLaw
 
@@ -209,6 +210,23 @@ def test_the_law_stops_a_training_by_the_rule_that_there_is(monkeypatch: pytest.
         seen.append(monitor.should_stop)
     assert seen == [False, False, True, True]
     assert monitor.rule.since == 0
+
+
+def test_whether_to_stop_is_asked_without_the_other_numbers() -> None:
+    model = network()
+    monitor = ll.Monitor(model, (Blobs().x, Blobs().y))
+    for epoch in range(1, 4):
+        monitor(epoch)
+        with torch.no_grad():
+            next(model.parameters()).mul_(1.1)
+    asked = [curve() for _, curve in monitor._unseen if curve is not None]
+    assert not monitor.should_stop
+    assert all(waits(site, "values") for record in monitor.records for site in record.sites)
+    assert asked == [[site.values["separation"] for site in record.sites] for record in monitor.records]
+    again = UntilLaw()
+    for record in monitor.records:
+        again.update(record.settings["step"], record)
+    assert repr(again) == repr(monitor.rule)
 
 
 def test_the_rule_has_seen_all_records_whenever_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,9 +23,10 @@ from layerlaw.files import made_folder
 from layerlaw.integrations import undisturbed
 from layerlaw.integrations.run_folder import is_like, records_in
 from layerlaw.integrations.trackers import PAGE, Tracker, law_figure, scalars, trackers_of
+from layerlaw.later import waits
 from layerlaw.pages import movie, report
 from layerlaw.probing import probe
-from layerlaw.probing.kept_plans import KeptPlans, keeping
+from layerlaw.probing.kept_plans import Curve, KeptPlans, keeping
 from layerlaw.record import Record
 from layerlaw.stats.ranks import rank
 from layerlaw.verdict.stopping import UntilLaw
@@ -89,7 +90,7 @@ class Monitor:
         undisturbed.check_unsharded(model)
         self.every, self.at_end = every, at_end
         """How often it measures, and whether `finish()` measures the last epoch."""
-        self._rule, self._unseen = UntilLaw(), list[Record]()  # and the records that it has not seen
+        self._rule, self._unseen = UntilLaw(), list[tuple[Record, Curve]]()  # and the records that it has not seen
         self.records: list[Record] = []
         """What was measured, in the order of the epochs; each has its epoch as settings["step"].
 
@@ -141,6 +142,7 @@ class Monitor:
             told = f"{self.unit} {epoch} is measured after finish(), which wrote page and movie without it"
             self._warn("finished", f"{told}: call finish() again at the end")
         self._tried, self._tries = epoch, self._tries + (epoch != self._tried)
+        self._plans.curve = None
         try:
             record = self._measured()
         except Exception as error:  # whatever goes wrong here, the training must not end by it
@@ -154,7 +156,7 @@ class Monitor:
         record.settings |= {"step": epoch, "step_unit": self.unit}
         record.name = f"{self.unit} {epoch}"
         self.records.append(record)
-        self._unseen.append(record)
+        self._unseen.append((record, self._plans.curve))
         if len(self._unseen) > MOST_UNSEEN:  # so that they are not kept where somebody drops them
             _ = self.rule
         if rank() == 0:
@@ -171,9 +173,12 @@ class Monitor:
     def rule(self) -> UntilLaw:
         """The rule of `should_stop`, which has seen all records."""
         unseen, self._unseen = self._unseen, []
-        for record in unseen:
+        for record, curve in unseen:
+            points = list[float | None]()
+            if curve is not None and all(waits(site, "values") for site in record.sites):  # nobody has looked yet
+                points = [D for site, D in zip(record.sites, curve(), strict=True) if site.in_fit]
             try:
-                self._rule.update(record.settings["step"], record)
+                self._rule.update(record.settings["step"], points if len(points) > 1 else record)
             except InputError as error:  # too few layers to speak of a law
                 self._no_law = str(error)
         return self._rule

@@ -98,6 +98,10 @@ class Unread(NamedTuple):
             sites[place] = values, {name: each for name, each in by_class.items() if not name.startswith("ncc_")}
         return sites
 
+    def only(self, name: str) -> Unread:
+        """The same for one column."""
+        return self._replace(columns=[column for column in self.columns if column.name == name])
+
     @property
     def held(self) -> int:
         """How many bytes it holds, about."""

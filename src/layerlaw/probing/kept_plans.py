@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Curve = Callable[[], list[float | None]] | None
 MOST = 4  # plans of one network: other sites, other inputs
 
 
@@ -52,6 +53,10 @@ class KeptPlans:
         """Whether the last measurement went by a plan that was kept."""
         self.columns: Together[Unread, list[SiteColumns]] = Together(_numbers)
         """Numbers of measurements that nobody has looked at: those of several are computed at once."""
+        self.curves: Together[Unread, list[SiteColumns]] = Together(_numbers)
+        """D alone of the same: whether a training should stop is asked more often than anything else."""
+        self.curve: Curve = None
+        """D at every site of the last measurement."""
 
     def find(self, network: nn.Module, batch: Batch, **how: Any) -> Plan:
         """The plan: the one that was kept, or found by a dry run."""
@@ -110,7 +115,8 @@ def columns_later(
         return None
     known = [(split.around[site], split.scatters[site], split.near.get(site)) for site in sites]
     unread = Unread.of(known, {sites.index(site): rows for site, rows in weights.items()})
-    whole = kept.columns.later(unread, unread.held)
+    whole, curve = kept.columns.later(unread, unread.held), kept.curves.later(unread.only("separation"))
+    kept.curve = lambda: [values.get("separation") for values, _ in curve.value()]
 
     def of(place: int) -> SiteColumns:
         return later(lambda: whole.value()[place][0]), later(lambda: whole.value()[place][1])
