@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,16 @@ def test_a_resumed_run_has_the_earlier_epochs_on_page_and_movie_without_measurin
 
 def test_a_run_that_begins_again_takes_nothing_up(tmp_path: Path) -> None:
     run(network(), range(3), folder=tmp_path)
-    assert steps(run(network(), range(2), folder=tmp_path)) == [0, 1]
+    assert steps(run(network(), range(3), folder=tmp_path)) == [0, 1, 2]
+
+
+def test_what_a_longer_run_left_in_the_folder_is_told(tmp_path: Path) -> None:
+    run(network(), range(5), folder=tmp_path)
+    with pytest.warns(UserWarning, match="still holds 2 of the records of an earlier run, from epoch 3 on: move them"):
+        again = run(network(), range(3), folder=tmp_path)
+    assert steps(again) == [0, 1, 2]
+    again.finish()  # told once
+    assert steps(run(network(), range(5), folder=tmp_path)) == [0, 1, 2, 3, 4]
 
 
 def test_records_of_other_sites_or_another_unit_are_left_out(tmp_path: Path) -> None:
@@ -85,6 +95,26 @@ def test_records_of_other_sites_or_another_unit_are_left_out(tmp_path: Path) -> 
     assert steps(again) == [1, 2]
     other(5)
     assert steps(other) == [0, 1, 5]  # what it read before that file was changed
+
+
+def test_records_of_other_data_are_left_out(tmp_path: Path) -> None:
+    run(network(), range(2), folder=tmp_path)
+    x, y = PAIR
+    again = ll.Monitor(network(), (2 * x, y), folder=tmp_path)
+    with pytest.warns(UserWarning, match="2 of 2 earlier records in .* were measured on other data"):
+        again(2)
+    assert steps(again) == [2]
+
+
+def test_epochs_may_be_numbers_of_numpy(tmp_path: Path) -> None:
+    monitor = ll.Monitor(network(), PAIR, every=np.int64(2), folder=tmp_path)  # type: ignore[arg-type]
+    for epoch in np.arange(3):
+        monitor(epoch)
+    assert steps(monitor) == [0, 2]
+    assert steps(ll.Monitor(network(), PAIR, folder=tmp_path)) == []
+    assert Record.load(tmp_path / "epoch-000002.json").settings["step"] == 2
+    with pytest.raises(InputError, match=r"epoch: expected a whole number of at least 0, got 1\.5"):
+        monitor(1.5)  # type: ignore[arg-type]
 
 
 def test_a_folder_of_another_network_is_refused_before_the_training(tmp_path: Path) -> None:

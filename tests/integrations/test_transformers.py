@@ -54,6 +54,36 @@ def test_it_measures_after_so_many_steps_and_logs_what_the_trainer_logs(tmp_path
     assert sorted(path.name for path in (tmp_path / "records").iterdir()) == names
 
 
+ENDS = [(2, [0, 1]), (5, [0, 1]), (6, [0, 1, 2]), (8, [0, 1, 2]), (10, [0, 1, 2])]  # five steps are an epoch
+
+
+@pytest.mark.parametrize(("steps", "measured"), ENDS)
+def test_a_training_that_ends_in_the_midst_of_an_epoch_is_measured_then(
+    steps: int, measured: list[int], tmp_path: Path
+) -> None:
+    trainer = trainer_of(tmp_path, "classifier", max_steps=steps)
+    watch = LawCallback(trainer)
+    trainer.add_callback(watch)
+    trained(trainer)
+    assert [record.settings["step"] for record in watch.records] == measured
+    again = LawCallback(trainer).monitor.measure(0)
+    assert again is not None
+    assert again.sites[-1].values == watch.records[-1].sites[-1].values
+
+
+def test_samples_in_a_list_go_through_the_collator_too(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, "classifier")
+    rows = [dict(Sentences(30)[i]) for i in range(30)]
+    for given in (rows, tuple(rows), [row | {"labels": int(row["labels"])} for row in rows]):
+        record = LawCallback(trainer, data=given, test=given[:20]).monitor.measure(0)
+        assert record is not None
+        assert (sum(record.counts), sum(record.test_counts)) == (30, 20)
+    batches = [trainer.data_collator(rows[:15]), trainer.data_collator(rows[15:])]
+    record = LawCallback(trainer, data=batches, reduce="mean").monitor.measure(0)
+    assert record is not None
+    assert sum(record.counts) == 30
+
+
 def test_a_loss_that_is_due_at_the_same_moment_is_logged(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, "classifier", logging_strategy="epoch", num_train_epochs=2)
     trainer.add_callback(LawCallback(trainer))

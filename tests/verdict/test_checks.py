@@ -49,6 +49,9 @@ def test_a_record_is_compared_with_an_earlier_one() -> None:
     assert answers(worse, against=base, worse=0.25) == [True, True, False]
     assert answers(record(BENT, accuracy=None), against=base) == [True, False]
     assert answers(record(STRAIGHT), against=record(BENT, name="base")) == [True, True]  # it had no law to keep
+    tested = record(STRAIGHT, name="base", test_accuracy=0.8)
+    assert answers(record(STRAIGHT, accuracy=0.5), against=tested) == [True, True, False]  # training with training data
+    assert answers(record(STRAIGHT, accuracy=0.5, test_accuracy=0.8), against=tested) == [True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,7 @@ def test_a_record_is_compared_with_an_earlier_one() -> None:
         ({"holds": ["separatoin"]}, "Did you mean 'separation'"),
         ({"holds": ["rank"]}, "holds: expected a column that carries a law, got 'rank'"),
         ({"max_final": -1.0}, "max_final_d: expected a number of at least 0, got -1"),
+        ({"min_accuracy": 95.0}, r"min_accuracy: expected a share from 0 to 1 \(0.95 is 95 %\), got 95"),
         ({"max_final": float("nan")}, "max_final_d: expected a number of at least 0, got nan"),
         ({"against": record([2.0, 1.0])}, "against: expected a record of the same kind, measured at the same sites"),
     ],

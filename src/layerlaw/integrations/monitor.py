@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +30,7 @@ from layerlaw.probing import probe
 from layerlaw.probing.kept_plans import Curve, KeptPlans, keeping
 from layerlaw.record import Record
 from layerlaw.stats.ranks import rank
+from layerlaw.verdict.same_data import other_data
 from layerlaw.verdict.stopping import UntilLaw
 
 MOVIE = "movie.html"
@@ -83,14 +85,15 @@ class Monitor:
         at_end: bool = True,
         **probe: Any,
     ) -> None:
-        check_whole(1, every=every)
+        check_whole(1, kind=Integral, every=every)
         check_choice("at_end", at_end, (True, False))
         if not isinstance(model, nn.Module):
             raise InputError(f"model: expected an nn.Module, got {shown(model)}.")
         undisturbed.check_unsharded(model)
-        self.every, self.at_end = every, at_end
+        self.every, self.at_end = int(every), at_end
         """How often it measures, and whether `finish()` measures the last epoch."""
-        self._rule, self._unseen = UntilLaw(), list[tuple[Record, Curve]]()  # and the records that it has not seen
+        self._rule = UntilLaw(every=self.every)
+        self._unseen: list[tuple[Record, Curve]] = []  # the records that it has not seen
         self.records: list[Record] = []
         """What was measured, in the order of the epochs; each has its epoch as settings["step"].
 
@@ -116,6 +119,7 @@ class Monitor:
         """Where numbers, pictures and the page go."""
         self._folder = None if folder is None else made_folder(folder)
         self._earlier = [] if self._folder is None else records_in(self._folder, model)
+        self._of_another_run: set[int] = set()  # epochs in the folder that this run had not come to when it began
         self._warned: set[str] = set()
         self._no_law, self._failed = "", ""
         self._called, self._tried, self._tries, self._made = -1, -1, 0, 0
@@ -124,13 +128,14 @@ class Monitor:
 
     def __call__(self, epoch: int) -> Record | None:
         """Measure if this epoch is one of those; the record, or `None` where none was made."""
-        check_whole(0, epoch=epoch)
-        self._called = epoch
-        return self.measure(epoch) if epoch % self.every == 0 else None
+        check_whole(0, kind=Integral, epoch=epoch)
+        self._called = int(epoch)
+        return self.measure(self._called) if self._called % self.every == 0 else None
 
     def measure(self, epoch: int) -> Record | None:
         """Measure now; `None` where that fails, which a warning tells, the first time."""
-        check_whole(0, epoch=epoch)
+        check_whole(0, kind=Integral, epoch=epoch)
+        epoch = int(epoch)  # also of NumPy
         if self.records and epoch <= self.records[-1].settings["step"]:
             last = self.records[-1].settings["step"]
             self._warn(
@@ -224,6 +229,11 @@ class Monitor:
             warnings.warn(f"layerlaw monitor: {told}; the last that failed: {self._failed}", stacklevel=2)
         if rank() != 0 or not self.records or not (self._folder or self.trackers):
             return
+        left = sorted(step for step in self._of_another_run if step > self.records[-1].settings["step"])
+        if left and "longer" not in self._warned:
+            self._warned.add("longer")
+            told = f"{self._folder} still holds {len(left)} of the records of an earlier run, from {self.unit} {left[0]} on"
+            warnings.warn(f"layerlaw monitor: {told}: move them away before you read all of it", stacklevel=2)
         with tempfile.TemporaryDirectory() as scratch:
             path = (self._folder or Path(scratch)) / PAGE
             if self._folder and len(self.records) > 1:
@@ -282,12 +292,17 @@ class Monitor:
     def _take_up_earlier(self, epoch: int, first: Record) -> None:
         """Put the records of earlier epochs that lay in the folder in front of the first one of this run."""
         before, self._earlier = self._earlier, []
+        self._of_another_run |= {r.settings["step"] for r in before if r.settings["step"] > epoch}
         before = [r for r in before if r.settings["step"] < epoch and r.settings.get("step_unit") == self.unit]
         same = [record for record in before if is_like(record, first)]
         if len(same) < len(before):
             left_out = f"{len(before) - len(same)} of {len(before)} earlier records in {self._folder}"
             self._warn("earlier", f"{left_out} are of other sites and are left out of page and movie")
-        self.records[:0] = same
+        here = [record for record in same if not other_data([record, first])]
+        if len(here) < len(same):
+            left_out = f"{len(same) - len(here)} of {len(before)} earlier records in {self._folder}"
+            self._warn("other data", f"{left_out} were measured on other data and are left out of page and movie")
+        self.records[:0] = here
 
     def _write(self, record: Record) -> None:
         folder, step = self._folder, record.settings["step"]

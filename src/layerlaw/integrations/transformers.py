@@ -5,14 +5,17 @@ trainer.add_callback(LawCallback(trainer, every_n_epochs=1))
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from layerlaw.capture.batches import LABEL_KEYS
 from layerlaw.errors import DataError, InputError, LayerlawError, MissingExtraError, check_whole
 from layerlaw.integrations import undisturbed
 from layerlaw.integrations.monitor import Monitor, check_options, is_text, stopping_rule
@@ -30,6 +33,7 @@ except ImportError:  # told when somebody makes one: this module can be read wit
 
 TOKENS_PER_FEATURE = 200  # of a language model's data so many are read: twice of what a probe wants by itself
 REPORTERS = ("tb_writer", "_wandb", "_ml_flow")  # where transformers' own callbacks keep what they report to
+ROUNDING = 1e-6  # of an epoch that is a sum of shares
 OF_THE_LAW = ("rho", "evenness", "trend", "holds", "accuracy", "test_accuracy")  # numbers that the trainer itself logs
 
 
@@ -38,7 +42,7 @@ class LawCallback(TrainerCallback or object):  # type: ignore[misc]
 
     every_n_epochs  measure before the training, and after so many epochs
     every_n_steps   measure after so many optimizer steps instead
-    at_end          measure at the end, too
+    at_end          measure at the end, too; in the midst of an epoch as that epoch
     data            what to measure on: default: the trainer's train_dataset through its collator, each process its share; of
                     a language model its token ids, of which as many are read as the width of the model wants
                     a data set of the kind that the trainer takes is read in this way, too
@@ -101,7 +105,7 @@ class LawCallback(TrainerCallback or object):  # type: ignore[misc]
         found = (getattr(callback, name, None) for callback in self._callbacks() for name in REPORTERS)
         given = [tracker_of(one) for one in found if one is not None]
         self.monitor.trackers = [TrainerTracker(self._trainer), *given, *self._to]
-        return self._look(state, control, self._done(state))
+        return self._look(state, control, int(state.epoch or 0) if self.every_n_steps is None else state.global_step)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Measure where this epoch is one of those."""
@@ -123,7 +127,8 @@ class LawCallback(TrainerCallback or object):  # type: ignore[misc]
         return control
 
     def _done(self, state: Any) -> int:
-        return round(state.epoch or 0) if self.every_n_steps is None else int(state.global_step)
+        """The epoch that ends, also in its midst (max_steps), or the step."""
+        return math.ceil((state.epoch or 0) - ROUNDING) if self.every_n_steps is None else int(state.global_step)
 
     def _look(self, state: Any, control: Any, done: int) -> Any:
         known = self.monitor.record
@@ -139,11 +144,20 @@ class LawCallback(TrainerCallback or object):  # type: ignore[misc]
 
 def _is_of_rows(data: Any) -> bool:
     """Whether data are a data set whose samples are dictionaries, as a trainer takes them and its collator joins them."""
-    kind = isinstance(data, Dataset) or hasattr(data, "column_names")
+    plain = isinstance(data, (list, tuple))
+    kind = plain or isinstance(data, Dataset) or hasattr(data, "column_names")
     if not kind or not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or not len(data):
         return False
     with undisturbed.seeded(0, data):
-        return isinstance(data[0], Mapping)
+        first = data[0]
+    return isinstance(first, Mapping) and not (plain and _is_batch(first))
+
+
+def _is_batch(row: Mapping[str, Any]) -> bool:
+    """Whether a dictionary in a list is a batch: several labels, or token ids of several texts."""
+    if "input_ids" in row:
+        return np.ndim(row["input_ids"]) > 1
+    return any(np.ndim(row[key]) > 0 for key in LABEL_KEYS if key in row)
 
 
 class TrainerTracker(Tracker):

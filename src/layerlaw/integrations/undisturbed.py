@@ -45,7 +45,7 @@ def reread(data: Any, *, where: str = "data", seed: int = 0) -> Any:
     dataset = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(dataset, IterableDataset) and not _has_length(dataset):
         why = "reading from it would take samples away from the training"
-        cure = "Pass a fixed part of it: data=list(itertools.islice(loader, 20))"
+        cure = f"Pass a fixed part of it: {where}=list(itertools.islice(loader, 20))"
         raise InputError(
             f"{where}: expected data of known length, got an IterableDataset without length: {why}. {cure}."
         )

@@ -54,6 +54,8 @@ def checked(
     for name, value in (("max_final_d", max_final), ("min_accuracy", min_accuracy), ("worse", worse)):
         if value is not None and not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name}: expected a number of at least 0, got {value}.")
+    if min_accuracy is not None and min_accuracy > 1:
+        raise InputError(f"min_accuracy: expected a share from 0 to 1 (0.95 is 95 %), got {min_accuracy:g}.")
     if not holds and max_final is None and min_accuracy is None and against is None:
         raise InputError(
             "check: expected at least one demand, got none: --holds, --max-final-d, --min-accuracy, --against."
@@ -94,10 +96,13 @@ def _final(record: Record) -> float:
     return value
 
 
+def _accuracies(record: Record) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
+    return ("test accuracy", record.test_accuracy), ("accuracy", record.accuracy)
+
+
 def _accuracy(record: Record) -> tuple[str, float | None]:
-    if record.test_accuracy is not None:
-        return "test accuracy", record.test_accuracy
-    return "accuracy", record.accuracy
+    test, train = _accuracies(record)
+    return train if test[1] is None else test
 
 
 def _against(record: Record, base: Record, worse: float) -> list[Check]:
@@ -114,9 +119,10 @@ def _against(record: Record, base: Record, worse: float) -> list[Check]:
     if _holds(base, column).passed:
         held = _holds(record, column)
         found.append(Check(f"the law still holds, as in '{base.name}'", held.passed, held.words))
-    (which, accuracy), (other, known) = _accuracy(record), _accuracy(base)
-    if accuracy is not None and known is not None and which == other:
-        words = f"{percent(accuracy)} after {percent(known)}, at most one point below was demanded"
-        passed = accuracy >= known - WORSE_ACCURACY - 1e-12
-        found.append(Check(f"{which} against '{base.name}'", passed, words))
+    for (which, accuracy), (_, known) in zip(_accuracies(record), _accuracies(base), strict=True):
+        if accuracy is not None and known is not None:  # on test data where both have some
+            words = f"{percent(accuracy)} after {percent(known)}, at most one point below was demanded"
+            passed = accuracy >= known - WORSE_ACCURACY - 1e-12
+            found.append(Check(f"{which} against '{base.name}'", passed, words))
+            break
     return found
