@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,12 @@ import torch
 from image_parts import IMAGES, NETWORKS, RECIPE, plain_losses
 from lab_parts import EVERYTHING
 from seam_parts import Pull, TinyConv
+from svsl_parts import NAMES, SmallNet, batch, direct, features_of, gradients
 from torch import nn
 
+import layerlaw as ll
 from layerlaw.errors import MemoryBudgetError
-from layerlaw.lab import Architecture, CrossEntropy, Recipe, Run, Samples, Schedule, jobs, sweep
+from layerlaw.lab import Architecture, CrossEntropy, Recipe, Run, Samples, Schedule, jobs, sweep, variability
 from layerlaw.lab.trainer import Trainer
 from layerlaw.lab.training import SingleEngine
 from layerlaw.lab.variability import VariabilityCrossEntropy
@@ -210,3 +213,22 @@ def test_out_of_memory_names_a_batch_that_fits() -> None:
     )
     assert torch.isfinite(engine.train_epoch(0)).all()
     assert isinstance(engine._trainer, Trainer)
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
+def test_svsl_by_kernels_is_that_of_direct_autograd(dtype: torch.dtype, off: float, form: torch.memory_format) -> None:
+    assert variability._kernels() is not None
+    torch.manual_seed(0)
+    network = SmallNet().to("cuda", torch.float32 if dtype == torch.bfloat16 else dtype)
+    exact = copy.deepcopy(network).double()
+    x, y = (given.cuda() for given in batch())
+    here = network.to(memory_format=form)
+    loss = ll.SVSL(here, alpha=0.3, sites=list(NAMES), reduction="authors")
+    with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        given = x.to(next(network.parameters()).dtype).contiguous(memory_format=form)
+        found = loss(here(given), y)
+    expected = direct(features_of(exact, x), y, 0.3, "authors")
+    assert float(found) == pytest.approx(float(expected), rel=off)
+    for a, b in zip(gradients(found, here), gradients(expected, exact), strict=True):
+        assert float((a.double() - b).norm()) <= off * float(b.norm()) + 1e-9

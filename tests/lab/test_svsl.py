@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import subprocess
 import sys
 import warnings
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from svsl_parts import NAMES, SmallNet, batch, direct, features_of, gradients
+from svsl_parts import NAMES, SmallNet, batch, direct, features_of, gradients, penalty
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -23,10 +24,17 @@ HERE = Path(__file__).resolve().parent
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 
 
-@pytest.fixture(params=["site by site", "one product"])
+@pytest.fixture(params=["operations", "kernels"])
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Residuals as on a CPU, and as on a GPU."""
-    monkeypatch.setattr(variability, "FEW_SAMPLES", {"cpu": 512} if request.param == "one product" else {})
+    """Residuals as on a CPU, and by the kernels for a GPU (TRITON_INTERPRET=1 where Triton is installed)."""
+    if request.param == "kernels":
+        by_kernels(monkeypatch)
+
+
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.environ.get("TRITON_INTERPRET") != "1" or variability._kernels() is None:
+        pytest.skip("needs Triton, and TRITON_INTERPRET=1")
+    monkeypatch.setattr(variability, "KERNELS", {"cpu"})
 
 
 def network(dtype: torch.dtype = torch.float64) -> SmallNet:
@@ -48,6 +56,34 @@ def test_value_and_gradient_are_those_of_direct_autograd(reduction: str) -> None
     torch.testing.assert_close(found, expected, **TIGHT)
     assert_equal(gradients(found, net), gradients(expected, net), **TIGHT)
     assert loss.sites == list(NAMES)
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("means", ["batch", "moving"])
+def test_images_whose_channels_lie_side_by_side_give_the_same(means: str) -> None:
+    """Of batch means the order of the features does not matter, and none is made; others are kept in one order."""
+    net, other, (x, y) = network(), network(), batch()
+    other.conv1.register_forward_hook(lambda *call: call[-1].contiguous(memory_format=torch.channels_last))
+    plain, there = (ll.SVSL(one, alpha=0.3, sites=["conv1"], means=means) for one in (net, other))
+    for _ in range(2):
+        found, expected = there(other(x), y), plain(net(x), y)
+        torch.testing.assert_close(found, expected, **TIGHT)
+        assert_equal(gradients(found, other), gradients(expected, net), **TIGHT)
+    if means == "moving":
+        torch.testing.assert_close(there.criterion.means["conv1"], plain.criterion.means["conv1"], **TIGHT)
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_many_classes_and_large_batches() -> None:
+    torch.manual_seed(0)
+    y = torch.randint(70, (600,))
+    for n, classes in ((600, 9), (300, 70), (500, 64)):
+        x = torch.randn(n, 33, dtype=torch.float64, requires_grad=True)
+        here = y[:n] % classes
+        criterion = variability.VariabilityCriterion(variability.PenaltySettings(0.7, reduction="authors"))
+        found, expected = criterion.penalty({"a": x}, here, classes), penalty([x], here, 0.7, classes)
+        torch.testing.assert_close(found, expected, **TIGHT)
+        assert_equal(torch.autograd.grad(found, x), torch.autograd.grad(expected, x), **TIGHT)
 
 
 @pytest.mark.parametrize("reduction", ["paper", "authors"])
@@ -101,7 +137,7 @@ def test_single_samples_and_absent_classes_add_exactly_nothing() -> None:
     assert torch.equal(found, F.cross_entropy(net(x), y))
 
 
-def test_near_collapse_one_product_has_the_digits_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_collapse_kernels_have_the_digits_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     y = torch.arange(96) % 7
     wide = 100 * torch.randn(7, 500, dtype=torch.float64)[y] + 0.1 * torch.randn(96, 500, dtype=torch.float64)
@@ -110,7 +146,7 @@ def test_near_collapse_one_product_has_the_digits_of_float32(monkeypatch: pytest
     criterion = variability.VariabilityCriterion(variability.PenaltySettings(1.0, reduction="authors"))
     expected = criterion.penalty({"site": exact}, y, 7)
     expected.backward()
-    monkeypatch.setattr(variability, "FEW_SAMPLES", {"cpu": 512})
+    by_kernels(monkeypatch)
     found = criterion.penalty({"site": x}, y, 7)
     found.backward()
     assert found.item() == pytest.approx(expected.item(), rel=2e-5)  # 100 / 0.1 · 6e-8

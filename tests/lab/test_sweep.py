@@ -289,6 +289,13 @@ def several_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_stream", lambda device, number: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8, 8))
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    run = processes.run
+
+    def with_one_thread(*job: Any) -> Any:
+        torch.set_num_threads(1)  # as fleets have it that are trained one after the other: their bits depend on it
+        return run(*job)
+
+    monkeypatch.setattr(processes, "run", with_one_thread)
 
 
 def test_fleets_trained_at_once_give_the_same_bits(several_at_once: None) -> None:

@@ -65,6 +65,7 @@ def test_blocks_of_rows_take_what_the_kept_features_leave_of_the_budget(monkeypa
     found, _ = kept(14)
     found.rows = 5000  # as if there were so many
     each, row = 32 * 10 * len(WIDTHS), 4 * sum(WIDTHS.values())
+    assert found.widest == max(WIDTHS.values())
     for least, most, expected in (
         (each * 300, each * 300, 300),
         (each * 300, 2**40, (2**20 - 5000 * row) // each),
@@ -72,7 +73,7 @@ def test_blocks_of_rows_take_what_the_kept_features_leave_of_the_budget(monkeypa
         (0, 0, 256),
     ):
         monkeypatch.setitem(memory.BLOCK_BYTES, "cpu", (least, most))
-        blocks = list(found.blocks(10))
+        blocks = list(found.blocks(32 * 10 * found.sites))
         assert blocks[0] == slice(0, max(256, expected))
         assert blocks[-1].stop == 5000
         assert [block.start for block in blocks[1:]] == [block.stop for block in blocks[:-1]]

@@ -128,6 +128,29 @@ def test_in_steps_nothing_but_products_and_eigenvalues_is_asked_of_the_device(mo
     assert steps == sorted(steps, reverse=True)
 
 
+@pytest.mark.parametrize("shape", [(40, 60), (60, 40)])
+def test_below_the_floor_nothing_is_told_apart(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]) -> None:
+    steps: list[int] = []
+    eigh = torch.linalg.eigh
+
+    def counted(matrix: Tensor) -> Any:
+        steps.append(len(matrix))
+        return eigh(matrix)
+
+    expected = 7 * torch.logspace(0, -12, 40, dtype=torch.float64)
+    A = made_of(expected, *shape)
+    monkeypatch.setattr(torch.linalg, "eigh", counted)
+    s, V = in_steps(A, floor=7e-5)
+    assert len(steps) == 3  # two for what is above it, one that says that no more is
+    above = expected > 7e-5
+    torch.testing.assert_close(s[above], expected[above], rtol=1e-9, atol=0.0)
+    assert s[~above][0] == pytest.approx(float(expected[~above][0]), rel=1e-6)
+    assert bool((s[~above] <= 7e-5).all())
+    torch.testing.assert_close(V @ V.mT, torch.eye(40, dtype=torch.float64), rtol=0.0, atol=1e-9)
+    torch.testing.assert_close((A @ V.mT).norm(dim=0)[above], expected[above], rtol=1e-9, atol=0.0)
+    assert in_steps(A, floor=100.0)[0][0] == pytest.approx(7.0)
+
+
 def test_few_rows_on_a_cpu_are_decomposed_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.linalg, "eigh", None)
     expected = torch.logspace(0, -5, 20)

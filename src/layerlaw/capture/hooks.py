@@ -255,7 +255,8 @@ class Capture:
     `run` sends batches through the network; while the forward runs, `consume(site, features)` gets every site's (n, d)
     features (with `reduce=None` the tensors themselves), detached and in full precision. With `gradients` they stay attached
     to the graph, outside autocast, so that a loss can be built on them, and are in memory of their own, so that an in-place
-    layer behind the site cannot change them. Where many batches come a GPU may run them by `replays`.
+    layer behind the site cannot change them. In `any_order`, flattened images are handed over as they lie in memory. Where
+    many batches come a GPU may run them by `replays`.
     """
 
     def __init__(
@@ -267,10 +268,11 @@ class Capture:
         reduce: Reduce | None,
         consume: Consume,
         gradients: bool = False,
+        any_order: bool = False,
         replays: Replays | None = None,
     ) -> None:
         self.network, self.plan, self.reduce, self.consume = network, plan, reduce, consume
-        self.gradients, self._replays = gradients, replays
+        self.gradients, self.any_order, self._replays = gradients, any_order and reduce == "flatten", replays
         self.inputs: dict[str, dict[int, Site]] = defaultdict(dict)  # by module and call
         self.outputs: dict[str, dict[int, Site]] = defaultdict(dict)
         for site in sites:
@@ -376,6 +378,8 @@ class Capture:
         if len(ordered) != self.samples:
             came = f"features for {len(ordered)} (shape {tuple(ordered.shape)})"
             raise FeatureError(f"site '{site.name}': expected {self.samples} samples, got {came}.")
+        if self.any_order and tensor.dim() == 4 and ordered.is_contiguous(memory_format=torch.channels_last):
+            ordered = ordered.permute(0, 2, 3, 1)  # as it lies in memory: flattened without a copy
         features = reduced(ordered, self.reduce, channels_last=site.channels_last, mask=self.mask)
         if features.shape[1] != site.features:
             expected = f"expected {site.features} features per sample as in the first batch, got {features.shape[1]}"

@@ -10,8 +10,7 @@ from typer import Argument, Option
 
 from layerlaw.cli.app import JsonFlag, command, console, print_json
 from layerlaw.record import Record
-from layerlaw.verdict.checks import WORSE, checked
-from layerlaw.verdict.same_data import other_data
+from layerlaw.verdict.checks import WORSE, checked, other_data
 
 
 @command

@@ -30,7 +30,7 @@ from layerlaw.probing import probe
 from layerlaw.probing.kept_plans import Curve, KeptPlans, keeping
 from layerlaw.record import Record
 from layerlaw.stats.ranks import rank
-from layerlaw.verdict.same_data import other_data
+from layerlaw.verdict.checks import other_data
 from layerlaw.verdict.stopping import UntilLaw
 
 MOVIE = "movie.html"

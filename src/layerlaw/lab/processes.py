@@ -35,6 +35,7 @@ from layerlaw.progress import Counter
 
 _PROGRAM = "from layerlaw.lab.processes import serve; serve()"
 AT_ONCE = 4  # fleets on a GPU
+BUSY = 512  # members that keep a GPU busy: those of further fleets wait, and are made and measured while these train
 WORTH_PROCESSES = 3e11  # multiplications; below, starting processes takes longer than they save
 
 
@@ -80,19 +81,31 @@ def _run_at_once(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> li
     waiting, changed, failed = iter(jobs), threading.Condition(), threading.Event()
     room = GPU_SHARE * torch.cuda.mem_get_info(torch.device(jobs[0].device))[0]
     running = 0
+    training: dict[int, int] = {}  # members of each job, from its first epoch to the one before its last
     finished: list[Checkpoint] = []
+
+    def over() -> bool:
+        return stop.is_set() or failed.is_set()
 
     def report(job: Job, epoch: int, loss: float) -> bool:
         with changed:
             bar.step(_where(job, epoch, loss))
-        return not (stop.is_set() or failed.is_set())
+            if id(job) in training:
+                if epoch == job.recipe.epochs - 1:  # its measuring may take long
+                    training[id(job)] = 0
+                    changed.notify_all()
+            else:
+                while sum(training.values()) and sum(training.values()) + len(job.members) > BUSY and not over():
+                    changed.wait(0.5)
+                training[id(job)] = len(job.members)
+        return not over()
 
     def work_off(number: int) -> None:
         nonlocal room, running
         while True:
             with changed:
                 job = next(waiting, None)
-                if job is None or stop.is_set() or failed.is_set():
+                if job is None or over():
                     return
                 need = len(job.members) * member_bytes(job.recipe, job.members[0].samples)
                 while running and need > room and not failed.is_set():
@@ -107,6 +120,7 @@ def _run_at_once(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> li
             finally:
                 with changed:
                     room, running = room + need, running - 1
+                    training[id(job)] = 0
                     changed.notify_all()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:

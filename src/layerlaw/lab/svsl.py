@@ -220,7 +220,8 @@ class SVSL(nn.Module):
         names = [site.name for site in self._plan.along_depth]
         if (start := self.criterion.how.first) is not None and start not in names:
             raise InputError(f"first: expected one of the sites {', '.join(names)}, got {start!r}.")
-        self._capture = Capture(network, self._plan, sites, reduce=self._reduce, consume=_nothing)
+        how: dict[str, Any] = {"reduce": self._reduce, "any_order": self.criterion.any_order}
+        self._capture = Capture(network, self._plan, sites, consume=_nothing, **how)
         self._watched = {(site.module, site.at, site.call): site for site in sites}
         modules = modules_of(network)
         self._names = tuple(self._capture.expected)

@@ -188,6 +188,7 @@ class Trainer(Recorded):
             self._features[site.name] = features
 
         how: dict[str, Any] = {"reduce": "flatten", "consume": consume, "gradients": True}
+        how["any_order"] = bool(getattr(self.criterion, "any_order", False))
         with Capture(self.network, self._plan, self._plan.along_depth, **how) as self._inside:
             try:
                 yield

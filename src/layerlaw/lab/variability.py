@@ -7,9 +7,11 @@ Cross-entropy + P, P = α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_j(x_i) − μ
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -28,9 +30,7 @@ from layerlaw.stats.ranks import all_reduce, world_size
 Reduction = Literal["paper", "authors"]
 Means = Literal["batch", "moving", "whole"]
 INTERPOLATION = 0.995  # train accuracy from which an epoch is of the terminal phase (the paper's, for images)
-# Samples of a batch up to which residuals are one product with an n×n matrix: more arithmetic, but far fewer calls, which
-# a GPU waits for. A CPU does not.
-FEW_SAMPLES = {"cuda": 512}
+KERNELS = {"cuda"}  # devices that kernels are written for
 
 
 @dataclass(frozen=True)
@@ -99,35 +99,6 @@ class _WeightedSquares(torch.autograd.Function):
         return slope, None, None, None
 
 
-class _AroundBatchMeans(torch.autograd.Function):
-    """The same around the means of the batch, of all sites at once: Σ_j Σ_i w_i ‖x_ji − Σ_i' P_ii' x_ji'‖².
-
-    `averaging` P (n, n) takes every sample to the mean of its class: 1/n_c between samples of one class, else 0.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, averaging: Tensor, weights: Tensor, *features: Tensor) -> Tensor:
-        ctx.save_for_backward(averaging, weights, *features)
-        with full_precision():
-            lengths = [torch.linalg.vector_norm(_around_means(x, averaging), dim=1) for x in features]
-            return (torch.stack(lengths).square_() @ weights).sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *above: Tensor) -> tuple[Tensor | None, ...]:
-        averaging, weights, *features = ctx.saved_tensors
-        scale = 2 * above[0].to(weights.dtype) * weights.unsqueeze(1)  # (n, 1)
-        with full_precision():
-            slopes = [torch.mul(_around_means(x, averaging), scale, out=torch.empty_like(x)) for x in features]
-        return None, None, *slopes
-
-
-def _around_means(x: Tensor, averaging: Tensor) -> Tensor:
-    """x − P x, in the dtype of P."""
-    wide = x.to(averaging.dtype)
-    return torch.addmm(wide, averaging, wide, alpha=-1)
-
-
 def _residual(x: Tensor, labels: Tensor, means: Tensor) -> Tensor:
     """x − mean of its class (n, d), in memory of its own; never ‖x‖² − ‖μ‖², which loses all digits near collapse."""
     center = means.index_select(0, labels)
@@ -160,6 +131,11 @@ class VariabilityCriterion(nn.Module):
     def recordable(self) -> bool:
         """Whether every step does the same with tensors that stay where they are, so that one can be replayed for all."""
         return self.how.start == 0 and self.how.means == "batch" and not self.how.across_ranks
+
+    @property
+    def any_order(self) -> bool:
+        """Whether the order of the features within a site does not matter, as long as one batch has one order."""
+        return self.how.means == "batch" and not self.how.across_ranks
 
     @property
     def alpha(self) -> Tensor | float:
@@ -204,12 +180,11 @@ class VariabilityCriterion(nn.Module):
 
     def _penalty(self, chosen: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
         with full_precision():
-            hot = one_hot(labels, classes, torch.float32)
-            counts = hot.sum(-1)
+            counts = one_hot(labels, classes, torch.float32).sum(-1)
         n, ranks = counts.sum(), world_size() if self.how.across_ranks else 1
         parts = []
-        if self._few(chosen, labels):
-            parts = _around_batch_means(chosen, labels, hot, counts)
+        if self._in_kernels(chosen, labels, classes):
+            parts = _around_batch_means(chosen, labels, counts)
         else:
             with full_precision():
                 centers = self._centers({name: x.detach() for name, x in chosen.items()}, labels, counts, classes)
@@ -222,10 +197,13 @@ class VariabilityCriterion(nn.Module):
         total = torch.stack([part.to(home) for part in parts]).sum() * (self.alpha / (classes * len(chosen)))
         return total / n if self.how.reduction == "paper" else total
 
-    def _few(self, chosen: Mapping[str, Tensor], labels: Tensor) -> bool:
-        """Whether all residuals of a site are to be one product."""
+    def _in_kernels(self, chosen: Mapping[str, Tensor], labels: Tensor, classes: int) -> bool:
+        """Whether a GPU does all in kernels written for this: small batches, few classes, their own means."""
         own = self.how.means == "batch" and not self.how.across_ranks and not torch.compiler.is_compiling()
-        return own and all(len(labels) <= FEW_SAMPLES.get(x.device.type, 0) for x in chosen.values())
+        if not own or any(x.device.type not in KERNELS for x in chosen.values()) or not len(labels):
+            return False
+        kernels = _kernels()
+        return kernels is not None and len(labels) <= kernels.MOST_SAMPLES and classes <= kernels.MOST_CLASSES
 
     def pulled(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The features from the first site on that carry a gradient; a named site without one is an error."""
@@ -286,7 +264,7 @@ class VariabilityCriterion(nn.Module):
         self.means, self.known = dict(state["means"]), dict(state["known"])
 
 
-def _around_batch_means(chosen: Mapping[str, Tensor], labels: Tensor, hot: Tensor, counts: Tensor) -> list[Tensor]:
+def _around_batch_means(chosen: Mapping[str, Tensor], labels: Tensor, counts: Tensor) -> list[Tensor]:
     """Σ_i ‖x_i − mean of its class‖² / n_c, added up over the sites of one device and dtype."""
     alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for x in chosen.values():
@@ -294,14 +272,19 @@ def _around_batch_means(chosen: Mapping[str, Tensor], labels: Tensor, hot: Tenso
     found = []
     for (device, dtype), features in alike.items():
         with full_precision():
-            indicators, shares = (
-                hot.to(device, dtype),
-                1 / counts.to(device, dtype),
-            )  # 1/0: of a class that is not there
-            weights = shares.index_select(0, labels.to(device))
-            averaging = (indicators.T @ indicators) * weights  # (n, n)
-        found.append(_AroundBatchMeans.apply(averaging, weights, *features))  # type: ignore[no-untyped-call]
+            here = labels.to(device).contiguous()
+            weights = (1 / counts.to(device, dtype)).index_select(0, here)  # 1/0: of a class that is not there
+        found.append(_kernels().around_batch_means(features, here, weights, len(counts)))
     return found
+
+
+@cache
+def _kernels() -> Any:
+    """The kernels; `None` where Triton is not installed."""
+    try:
+        return importlib.import_module("layerlaw.lab.variability_kernels")
+    except ImportError:
+        return None
 
 
 def _kept_as(x: Tensor) -> Tensor:

@@ -213,6 +213,16 @@ class KeptFeatures:
             )
 
     @property
+    def sites(self) -> int:
+        """How many there are."""
+        return len(self._places)
+
+    @property
+    def widest(self) -> int:
+        """The most features of a site."""
+        return max((stack.shape[2] for _, stack in self._stacks.values()), default=0)
+
+    @property
     def devices(self) -> set[str]:
         """Kinds of the devices that hold them."""
         return {stack.device.type for _, stack in self._stacks.values()}
@@ -242,12 +252,12 @@ class KeptFeatures:
             yield labels, slice(start, start + len(labels)), where
             start += len(labels)
 
-    def blocks(self, classes: int) -> Iterator[slice]:
-        """Blocks of rows small enough for the float64 work on all sites together."""
+    def blocks(self, each: int) -> Iterator[slice]:
+        """Blocks of rows small enough for work that holds so many bytes of each."""
         device = next((stack.device.type for _, stack in self._stacks.values()), "cpu")
         least, most = BLOCK_BYTES.get(device, BLOCK_BYTES["cuda"])
         size = max(least, min(most, self._budget - self.rows * self._row_bytes))
-        step = max(256, size // (32 * classes * max(1, len(self._places))))
+        step = max(256, size // max(1, each))
         for start in range(0, self.rows, step):
             yield slice(start, min(start + step, self.rows))
 

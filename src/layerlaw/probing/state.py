@@ -142,7 +142,7 @@ class State:
         def again(names: Container[Hashable]) -> tuple[FirstPass, FirstPass]:
             sums, magnitudes = FirstPass(K, groups), FirstPass(K)
             dealt = self.dealt_again()
-            for rows in self.kept.blocks(K):
+            for rows in self.kept.blocks(32 * self.kept.widest):
                 part = dealt.rows(rows)
                 sums.begin(part)
                 magnitudes.begin(Dealt(part.labels))

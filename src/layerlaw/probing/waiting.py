@@ -83,7 +83,7 @@ class Waiting:
 def add_second(second: SecondPass | SecondRegression, classes: int, kept: KeptFeatures, dealt: Dealt) -> None:
     """Add kept features to pass 2, in blocks of rows."""
     with full_precision():
-        for rows in kept.blocks(classes):
+        for rows in kept.blocks(32 * classes * kept.sites):
             second.begin(dealt.rows(rows), kept.decisions(rows))
             kept.hand_over(second, rows)
             second.end()

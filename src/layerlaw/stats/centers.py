@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal
 
 import torch
@@ -181,7 +181,7 @@ class Centers(Span):
     @cached_property
     def rounded_means(self) -> Tensor:
         """The class means as pass 2 subtracts them: in float32, unless the features are float64."""
-        return _rounded(self.means, self.dtype)
+        return self.means if self.dtype == torch.float64 else self.means.float()
 
     @cached_property
     def rounding(self) -> Tensor:
@@ -227,10 +227,6 @@ def centered_contrasts(points: Tensor, weights: Tensor) -> Tensor:
     return factor * (points[..., 1:, :] - before)
 
 
-def _rounded(means: Tensor, dtype: torch.dtype) -> Tensor:
-    return means if dtype == torch.float64 else means.float()
-
-
 def find_centers(
     sums: ClassSums, weighting: Weighting = "samples", origin: Tensor | None = None, *, view: bool = False
 ) -> Centers:
@@ -246,12 +242,15 @@ def find_centers(
     weights = class_weights(counts, weighting)
     mean = (weights.unsqueeze(-2) @ means).squeeze(-2)
     centered = means - mean.unsqueeze(-2)
-    s, basis = right_singular(centered_contrasts(centered, weights), nine_digits=view)
-    place = mean if origin is None else mean + origin.squeeze(-2)
-    cutoff = rounding_scale(counts, sums.spread, place, s, sums.dtype, near=origin is not None)
+    place, A, floor = mean if origin is None else mean + origin.squeeze(-2), centered_contrasts(centered, weights), None
+    cut_off = partial(rounding_scale, counts, sums.spread, place, dtype=sums.dtype, near=origin is not None)
+    if A.device.type != "cpu" and sums.dtype != torch.float64:  # below it scales count as 0: a GPU need not find them
+        floor = cut_off(torch.linalg.vector_norm(A, dim=-1)) / 2  # lengths, whose squares add up to those of the scales
+    s, basis = right_singular(A, nine_digits=view, floor=floor)
+    cutoff = cut_off(s)
     kept = s > cutoff.unsqueeze(-1)
     scales = torch.where(kept, s, 0.0)
-    coordinates, rounded = centered @ basis.mT, _rounded(means, sums.dtype)
+    coordinates, rounded = centered @ basis.mT, means if sums.dtype == torch.float64 else means.float()
     found = Centers(
         counts=counts,
         coordinates=coordinates,

@@ -271,8 +271,13 @@ class SecondPass:
         """Those of several sites (S, n, d)."""
         sites, here = [self.around[key] for key in keys], self._dealt.to(features.device)
         if any(site.kin != sites[0].kin for site in sites[1:] if site.alike is not sites[0].alike):
-            for i, key in enumerate(keys):
-                self._project([key], features[i : i + 1])
+            kinds: dict[Any, list[int]] = defaultdict(list)
+            for i, site in enumerate(sites):
+                kinds[site.kin].append(i)
+            for some in kinds.values():
+                self._project(
+                    [keys[i] for i in some], features[some] if len(some) > 1 else features[some[0]].unsqueeze(0)
+                )
             return
         if tuple(keys) not in self._frames:
             self._frames[tuple(keys)] = frame_of(sites, features.device)

@@ -14,21 +14,26 @@ those of s below 1e-3·s₁ have lost more than six of sixteen digits. Where the
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
 import torch
 from torch import Tensor
 
 # Singular values up to this number take no time (of a GPU: they are found for all matrices at once).
 FEW = {"cpu": 200, "cuda": 32}
 MANY = 128  # so many of each matrix keep a GPU busy: several matrices gain nothing together
+AT_ONCE = 4  # matrices that a GPU decomposes
 NEARLY_EQUAL = 1e-6  # of the largest eigenvalue: larger ones keep ten digits, and their roots as many
 EPS = torch.finfo(torch.float64).eps
 
 
-def right_singular(A: Tensor, *, nine_digits: bool = False) -> tuple[Tensor, Tensor]:
+def right_singular(A: Tensor, *, nine_digits: bool = False, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Singular values (…, r), descending, and right singular vectors (…, r, d) of float64 (…, k, d), r = min(k, d).
 
     The vectors are orthonormal to at least nine digits, also those of values that are 0. `nine_digits`: whether so many are
-    enough where there are many small matrices.
+    enough where there are many small matrices. Values below the `floor` (…) are told apart only where that takes no time:
+    the largest of them has its digits.
 
     >>> s, V = right_singular(torch.tensor([[0.0, 3.0], [4.0, 0.0], [0.0, 0.0]], dtype=torch.float64))
     >>> s.tolist(), V.abs().tolist()
@@ -42,15 +47,16 @@ def right_singular(A: Tensor, *, nine_digits: bool = False) -> tuple[Tensor, Ten
                 return s, V
         return _directly(A)
     if not cpu and (r > MANY or torch.Size(A.shape[:-2]).numel() == 1):  # its first step is the one by eigenvalues
-        found = [in_steps(one) for one in A.reshape(-1, *A.shape[-2:])]
-        s, V = (torch.stack(part) for part in zip(*found, strict=True))
+        s, V = _each_in_steps(A.reshape(-1, *A.shape[-2:]), None if floor is None else floor.reshape(-1))
         return s.view(*A.shape[:-2], r), V.view(*A.shape[:-2], r, -1)
     s, V, certain = _by_eigenvalues(A)
     if not bool(certain.all()):
         # Entries of a leading dimension one by one: they differ in how many of their values are small.
-        for index in (~certain).nonzero().tolist():
-            place = tuple(index)
-            s[place], V[place] = _directly(A[place]) if cpu else in_steps(A[place])
+        if cpu:
+            for index in (~certain).nonzero().tolist():
+                s[tuple(index)], V[tuple(index)] = _directly(A[tuple(index)])
+        else:
+            s[~certain], V[~certain] = _each_in_steps(A[~certain], None if floor is None else floor[~certain])
     return s, V
 
 
@@ -81,19 +87,22 @@ def _by_eigenvalues(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return s * size.squeeze(-1), V, values[..., 0] > NEARLY_EQUAL * values[..., -1]
 
 
-def in_steps(A: Tensor) -> tuple[Tensor, Tensor]:
+def in_steps(A: Tensor, floor: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
     """The same of one matrix (k, d), with the digits of the small ones, by products and eigenvalues alone."""
     if A.shape[0] > A.shape[1]:
         A = torch.linalg.qr(A, mode="r")[1]
-    size, floor = _size(A), EPS * max(A.shape)
+    size, rounding = _size(A), EPS * max(A.shape)
     W = A / size  # rows of which nothing is known yet
+    least = torch.as_tensor(floor).to(A) / size.squeeze()
     scales: list[Tensor] = []
     V = W[:0]
     while len(W):
         values, U = torch.linalg.eigh(W @ W.mT)
         s, U = values.flip(0).clamp_min(0).sqrt(), U.flip(1)
-        known = int((s > NEARLY_EQUAL**0.5 * s[0]).sum())
-        if not known or (scales and bool(s[0] <= floor * scales[0][0])):  # what is left is 0, or the rounding of A
+        first = scales[0][0] if scales else s[0]
+        told = torch.stack([(s > NEARLY_EQUAL**0.5 * s[0]).sum(), s[0] <= torch.maximum(rounding * first, least)])
+        known, last = told.tolist()  # one transfer from the device
+        if not known or last:  # what is left is 0, the rounding of A, or below the floor
             scales.append(s)
             V = torch.cat([V, torch.linalg.qr(torch.cat([V, W]).mT)[0].mT[len(V) :]])
             break
@@ -103,6 +112,40 @@ def in_steps(A: Tensor) -> tuple[Tensor, Tensor]:
         for _ in range(2):  # the second time for the rounding of the first
             W = W - W @ V.mT @ V
     return torch.cat(scales) * size.squeeze(-1), V
+
+
+def _each_in_steps(A: Tensor, floor: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Of several matrices (m, k, d) on a GPU, several at once: each alone leaves most of it idle, waiting for itself."""
+    floors = A.new_zeros(len(A)) if floor is None else floor
+    if len(A) == 1:
+        found = [in_steps(A[0], floors[0])]
+    else:
+        here = torch.cuda.current_stream(A.device)
+        pool, streams = _workers(A.device)
+
+        @torch.no_grad()
+        def work(number: int) -> list[tuple[Tensor, Tensor]]:
+            stream = streams[number]
+            stream.wait_stream(here)
+            with torch.cuda.stream(stream):
+                mine = [in_steps(A[i], floors[i]) for i in range(number, len(A), AT_ONCE)]
+            for part in (tensor for pair in mine for tensor in pair):
+                part.record_stream(here)
+            here.wait_stream(stream)
+            return mine
+
+        parts = list(pool.map(work, range(min(AT_ONCE, len(A)))))
+        found = [parts[i % AT_ONCE][i // AT_ONCE] for i in range(len(A))]
+    s, V = (torch.stack(part) for part in zip(*found, strict=True))
+    return s, V
+
+
+@cache
+def _workers(device: torch.device) -> tuple[ThreadPoolExecutor, list[torch.cuda.Stream]]:
+    """Threads, with a stream for each. Torch loads what it solves these with at the first call, which must not be two."""
+    torch.linalg.qr(torch.linalg.eigh(torch.ones(1, 1, dtype=torch.float64, device=device))[1])
+    streams = [torch.cuda.Stream(device) for _ in range(AT_ONCE)]  # type: ignore[no-untyped-call]
+    return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="layerlaw-spectrum"), streams
 
 
 def _size(A: Tensor) -> Tensor:

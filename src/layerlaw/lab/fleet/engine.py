@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, product
 from typing import Any
 
@@ -66,25 +66,24 @@ class FleetEngine:
         device: str = "cpu",
     ) -> None:
         kind: type[Fleet | ImageFleet] = Fleet if isinstance(recipes[0].network, Shape) else ImageFleet
-        with _starting:
-            self._fleet, self._schedule = kind(recipes, samples, device), schedule
+        self._schedule, self._orders = schedule, Orders([r.seed for r in recipes], len(samples[0].labels))
+        self._epoch: EpochGraph | None = None
+        with _starting:  # at once, so that the first fleet trains while others are made
+            self._fleet = kind(recipes, samples, device)
+            if self._fleet.device.type == "cuda" and recipes[0].epochs >= GRAPH_FROM:
+                self._fleet.start_epoch(0)
+                self._epoch = EpochGraph(self._fleet, self._orders)
         for member, state in enumerate(start or []):
             self._fleet.load_state_dict(member, state, copied)
-        self._orders = Orders([r.seed for r in recipes], len(samples[0].labels))
-        self._epoch: Callable[[], Tensor] | None = None
         self.how = self._fleet.how
 
     @torch.no_grad()
     def train_epoch(self, epoch: int) -> Tensor:
         """The losses (E,) of an epoch, counted from 0; still on the device."""
-        fleet, orders = self._fleet, self._orders
-        if self._epoch is None and fleet.device.type == "cuda" and fleet.recipes[0].epochs - epoch >= GRAPH_FROM:
-            fleet.start_epoch(0)
-            with _starting:
-                self._epoch = EpochGraph(fleet, orders)
-        elif self._epoch is None:
-            self._epoch = lambda: fleet.train_epoch(orders.next().to(fleet.device))
+        fleet = self._fleet
         fleet.start_epoch(epoch)
+        if self._epoch is None:
+            return fleet.train_epoch(self._orders.next().to(fleet.device)).clone()
         return self._epoch().clone()
 
     @torch.no_grad()

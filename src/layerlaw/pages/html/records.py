@@ -20,7 +20,7 @@ from layerlaw.pages.language_model import charts as lm_charts
 from layerlaw.pages.law_numbers import law_tiles, together
 from layerlaw.pages.record_view import Parts, RecordView, read_all
 from layerlaw.record import CLASSIFIER, LANGUAGE_MODEL, REGRESSION, Kind, Record, SiteRow
-from layerlaw.verdict.same_data import other_data
+from layerlaw.verdict.checks import other_data
 from layerlaw.wording import ABSENT, clean, percent, sentence, setting, short_names, shortened
 
 PLANE_POINTS = 20_000  # on the whole page, about ten bytes each: Plotly itself takes 4.8 of the 6 MB
