@@ -81,6 +81,7 @@ def test_tf32_is_the_default_and_switches_are_as_before() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own, when it first compiles
+@pytest.mark.filterwarnings("ignore:TensorFloat32")  # which torch would like to use
 def test_a_compiled_network_learns_the_same() -> None:
     recipe = replace(EXACT, optimizer="momentum")
     plain, compiled = quiet([recipe])[0], quiet([recipe], compile=True)[0]
@@ -216,7 +217,7 @@ def test_out_of_memory_names_a_batch_that_fits() -> None:
 
 
 @pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(("dtype", "off"), [(torch.float64, 1e-12), (torch.float32, 1e-4), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float64, 1e-12), (torch.float32, 1e-3), (torch.bfloat16, 2e-2)])
 def test_svsl_by_kernels_is_that_of_direct_autograd(dtype: torch.dtype, off: float, form: torch.memory_format) -> None:
     assert variability._kernels() is not None
     torch.manual_seed(0)
@@ -229,6 +230,6 @@ def test_svsl_by_kernels_is_that_of_direct_autograd(dtype: torch.dtype, off: flo
         given = x.to(next(network.parameters()).dtype).contiguous(memory_format=form)
         found = loss(here(given), y)
     expected = direct(features_of(exact, x), y, 0.3, "authors")
-    assert float(found) == pytest.approx(float(expected), rel=off)
+    assert found.item() == pytest.approx(expected.item(), rel=off)
     for a, b in zip(gradients(found, here), gradients(expected, exact), strict=True):
         assert float((a.double() - b).norm()) <= off * float(b.norm()) + 1e-9
