@@ -83,7 +83,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("sites.0.by_class.separation", [1.0], "a number for each of the 2 classes, got a list of 1"),
     ("sites.0.by_class.ncc_accuracy", [0.5, 3.0], r"ncc_accuracy\[1\]: expected a number from 0 to 1"),
     ("sites.0.left_out.separation", [1.0, 2.0, 3.0], r"sites\[1\].left_out.separation: expected 3 numbers"),
-    ("sites.0.plane", [[0.0, 1.0]], "a point for each of the 2 plane_labels, got a list of 1"),
+    ("sites.0.plane", [[0.0, 1.0]] * 3, "at most a point for each of the 2 plane_labels, got a list of 3"),
     ("sites.0.plane", [[0.0, 1.0, 2.0], [0.0, 1.0]], "expected a list of 2 entries, got a list of 3"),
     ("sites.1.name", "fc0", "expected every site once, got 'fc0'"),
     ("sites", {}, "sites: expected a list"),

@@ -142,8 +142,8 @@ def check_record(data: Mapping[str, Any]) -> None:
         if place in seen:
             raise misfit(f"{where}.name", "every site once", site["name"])
         seen.add(place)
-        if labels and site.get("plane") and len(site["plane"]) != len(labels):
-            raise misfit(f"{where}.plane", f"a point for each of the {len(labels)} plane_labels", site["plane"])
+        if labels and len(site.get("plane") or ()) > len(labels):  # of wide features fewer samples are kept
+            raise misfit(f"{where}.plane", f"at most a point for each of the {len(labels)} plane_labels", site["plane"])
         for name, values in site.get("by_class", {}).items():
             if len(values) != len(classes):
                 raise misfit(f"{where}.by_class.{name}", f"a number for each of the {len(classes)} classes", values)

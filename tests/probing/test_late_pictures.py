@@ -14,6 +14,7 @@ from torch import nn
 
 import layerlaw as ll
 from layerlaw.later import Later
+from layerlaw.pages import plot_planes
 from layerlaw.stats import plane
 
 VIEW = importlib.import_module("layerlaw.probing.three_classes")  # whose name a function has, too
@@ -84,6 +85,19 @@ def test_copies_and_files_have_them(way: Callable[[ll.Record], ll.Record], tmp_p
     record = probed(net(), samples())
     record.save(tmp_path / "record.json")
     assert pictures(ll.Record.load(tmp_path / "record.json")) == wanted
+
+
+def test_wide_sites_keep_fewer_samples_and_the_file_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plane, "SITE_BYTES", 100 * 16 * 4)
+    record = probed(net(), samples())
+    assert len({len(site.plane) for site in record.sites}) > 1
+    record.save(tmp_path / "record.json")
+    again = ll.Record.load(tmp_path / "record.json")
+    assert pictures(again) == pictures(record)
+    ll.report(again, tmp_path / "page.html")
+    plot_planes(again)
 
 
 def test_a_record_holds_neither_the_network_nor_the_data_nor_what_was_looked_at() -> None:
