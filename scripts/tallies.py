@@ -93,10 +93,11 @@ def main() -> int:
         "separation": [
             rows
             for name, record in records.items()
-            if not name.startswith(("lm_", "minority"))
+            if not name.startswith(("lm_", "minority", "svsl_"))
             for rows in record["rows"]
         ],
         "next_token": [rows for name, record in records.items() if name.startswith("lm_") for rows in record["rows"]],
+        "collapse": [rows for name, record in records.items() if name.startswith("svsl_") for rows in record["rows"]],
     }
     wrong = 0
     for name, record in records.items():
