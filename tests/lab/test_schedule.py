@@ -252,6 +252,16 @@ def test_sites_measured_at_once_give_the_same_readings_as_one_by_one(monkeypatch
     same_readings(one_by_one, measure_fleet(fleet, EVERYTHING, 0))
 
 
+def test_class_means_found_on_several_cores_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(Recipe(network=Shape(12, (12, 8), 4), batch_size=32).grid(seed=range(5)), [SAMPLES] * 5)
+    engine = ll.lab.fleet.engine
+    wanted = measure_fleet(fleet, EVERYTHING, 0)
+    spread = engine._centers_at_hand
+    monkeypatch.setattr(engine, "MANY_CENTERS", 2)
+    monkeypatch.setattr(engine, "_centers_at_hand", lambda sums, at_once: spread(sums, at_once=True))
+    assert measure_fleet(fleet, EVERYTHING, 0) == wanted
+
+
 def same_readings(first: list[list[Measurement]], second: list[list[Measurement]]) -> None:
     for one, other in zip(first, second, strict=True):
         for a, b in zip(one, other, strict=True):

@@ -257,10 +257,9 @@ class Checkpoint:
 
     def runs(self) -> dict[str, Run]:
         """The runs of the members by their keys."""
-        runs = {}
-        for i, key in enumerate(self.keys):
-            losses = tuple(row[i] for row in self.losses)
-            diverged = next((epoch for epoch, loss in enumerate(losses, 1) if not abs(loss) < float("inf")), None)
+        runs, by_member = {}, list(zip(*self.losses, strict=True)) or [()] * len(self.keys)
+        for i, (key, losses) in enumerate(zip(self.keys, by_member, strict=True)):
+            diverged = next((epoch for epoch, loss in enumerate(losses, 1) if not math.isfinite(loss)), None)
             state = self.states[i] if self.states else None
             recipe = Recipe.from_dict(self.recipes[i])
             snapshots = {epoch: states[i] for epoch, states in self.snapshots.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -125,7 +125,10 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        plain = {**asdict(self), "network": self.network.to_dict(), "loss": self.loss.to_dict()}
+        plain = {
+            field.name: getattr(self, field.name) for field in fields(self)
+        }  # not asdict, which is slow on thousands
+        plain |= {"network": self.network.to_dict(), "loss": self.loss.to_dict()}
         if self.precision is None:  # as recipes were before they had one: their files are still theirs
             del plain["precision"]
         return plain

@@ -131,7 +131,7 @@ def _members(
             f"data: expected Samples, or a mapping of names to Samples, got {type(given).__name__}. "
             "Samples.of((inputs, labels)) makes them."
         )
-    found = []
+    found, measured = [], schedule.to_dict()
     for i, recipe in enumerate(recipes):
         if isinstance(data, Mapping) and recipe.data not in data:
             raise InputError(f"sweep: expected samples called {recipe.data!r}, got {', '.join(map(repr, data))}.")
@@ -157,7 +157,7 @@ def _members(
         if copied is not None:
             check_layers("copied", copied, network.depth)
         state = None if start is None else start[i]
-        digest = hashlib.sha256(json.dumps([recipe.to_dict(), schedule.to_dict(), samples.checksum, copied]).encode())
+        digest = hashlib.sha256(json.dumps([recipe.to_dict(), measured, samples.checksum, copied]).encode())
         if not template.networks:  # a sweep that wants them trains them again
             digest.update(b"no networks")
         for name, tensor in sorted((state or {}).items()):

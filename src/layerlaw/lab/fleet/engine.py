@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from itertools import groupby, product
 from typing import Any
 
@@ -39,6 +41,7 @@ from layerlaw.wording import finite
 GRAPH_FROM = 5  # epochs: fewer are not worth a capture
 SCRATCH = {"cpu": 2**28, "cuda": 2**34}  # bytes of features worked on at once while measuring
 GPU_SHARE = 0.6  # of a GPU's memory, that members may take
+MANY_CENTERS = 500  # sets of class means that are worth a thread
 AHEAD = 4  # epochs whose orders may wait for the GPU
 _starting = threading.Lock()  # kernels are compiled, and graphs recorded, by one thread at a time
 
@@ -309,8 +312,7 @@ def _measured(
     sound = features.isfinite().all(-1).all(-1)  # (E,)
     features = torch.where(sound[:, None, None], features, 0.0)  # a diverged member must not stop the others
     sums = ClassSums.of(features, labels, classes)
-    # Thousands of small factorizations: a GPU would do them one after the other, slower than the CPU.
-    at_hand = find_centers(sums.to("cpu"))
+    at_hand = _centers_at_hand(sums.to("cpu"), at_once=features.device.type != "cpu")
     centers = at_hand.to(features.device)
     coordinates, lengths = project(features, labels, Frame.of(centers))
     scatter = Scatter.of(coordinates, lengths, labels, centers, decision)
@@ -340,6 +342,21 @@ def _measured(
         if isinstance(value, Tensor)
     }
     return found, centers, [{name: values[i] for name, values in known.items()} for i in range(len(sites))]
+
+
+def _centers_at_hand(sums: ClassSums, *, at_once: bool) -> Centers:
+    """Thousands of small factorizations: a GPU would do them one after the other, slower than a CPU, on whose cores they
+    are spread where these have nothing else to do."""
+    step = MANY_CENTERS if at_once else len(sums.counts)
+    cuts = [slice(at, at + step) for at in range(0, len(sums.counts), step)]
+    some = [ClassSums(sums.counts[cut], sums.sums[cut], sums.spread[cut], sums.dtype) for cut in cuts]
+    if len(some) == 1:
+        return find_centers(some[0])
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(torch.no_grad()(find_centers), some))
+    parts = {field.name: [getattr(one, field.name) for one in found] for field in fields(Centers)}
+    joined: dict[str, Any] = {name: torch.cat(of) if isinstance(of[0], Tensor) else of[0] for name, of in parts.items()}
+    return Centers(**joined)
 
 
 def _all_finite(values: list[float]) -> tuple[float | None, ...]:
