@@ -131,8 +131,9 @@ class Scatter:
         """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
         K, r = span.counts.shape[-1], coordinates.shape[-2]
         hot, choices = indicators(labels, K, torch.float64), _choices(labels, decision)
-        rows = r + 5 + choices.shape[-2]  # one of them counts
-        values = span.scales.new_ones((*coordinates.shape[:-2], rows, coordinates.shape[-1]))
+        rows = r + 5 + choices.shape[-2]  # the one at r + 4 counts
+        values = span.scales.new_empty((*coordinates.shape[:-2], rows, coordinates.shape[-1]))
+        values[..., r + 4 :, :] = 1
         z = values[..., :r, :].copy_(coordinates)
         own, equal, squares, fourth = values[..., r : r + 4, :].unbind(-2)
         torch.sum((z * span.inverse_scales.unsqueeze(-1)).square_(), -2, out=own)

@@ -57,20 +57,23 @@ class Assignment:
     def _made(cls, labels: Tensor, classes: int, split: Tensor | None, groups: int) -> Assignment:
         *batch, n = labels.shape
         B, device = torch.Size(batch).numel(), labels.device
-        hot = one_hot(labels, classes, torch.uint8)
         lead = torch.arange(B, device=device).unsqueeze(-1)  # (B, 1)
         flat = labels.reshape(B, n)
+        own = (lead * classes + flat).reshape(-1)
         group = torch.zeros_like(flat) if split is None else split.expand(B, n)
         block = torch.arange(n, device=device) // ROWS_IN_FLOAT32
         g = max(1, groups)
         cells = ((lead * (-(-n // ROWS_IN_FLOAT32)) + block) * g + group) * classes + flat
         spreads = lead * g + group
         if split is None:
-            counts = hot.sum(-1, dtype=torch.float64)
+            counts = (
+                own.new_zeros(B * classes).index_add_(0, own, torch.ones_like(own)).reshape(*batch, classes).double()
+            )
         else:
             counts = torch.bincount(split * classes + labels, minlength=g * classes).reshape(g, classes).double()
-        first = (lead * n + hot.reshape(B, classes, n).argmax(-1)).reshape(-1)
-        own = (lead * classes + flat).reshape(-1)
+        none = B * n  # a class without rows takes the first of all: nothing of it is added up
+        first = own.new_full((B * classes,), none).scatter_reduce_(0, own, torch.arange(none, device=device), "amin")
+        first = first.where(first < none, n * (torch.arange(B * classes, device=device) // classes))
         return cls(labels, counts, first, own, cells.reshape(-1), spreads.reshape(-1), groups)
 
     def for_sites(self, sites: int) -> Assignment:
