@@ -132,9 +132,7 @@ def begun_job(own: type[Architecture], folder: Path) -> Job:
     return job
 
 
-def test_a_worker_goes_on_with_a_network_that_only_the_script_defines(
-    own: type[Architecture], tmp_path: Path
-) -> None:
+def test_a_worker_goes_on_with_a_network_that_only_the_script_defines(own: type[Architecture], tmp_path: Path) -> None:
     job, worker = begun_job(own, tmp_path), engines.RayWorker()
     assert job.file is not None
     del Architecture.kinds["own_of_a_test"]  # as where a class comes pickled by value
@@ -153,9 +151,7 @@ def test_a_damaged_file_is_named_where_the_user_has_it(own: type[Architecture], 
     assert "/layerlaw-" not in said.error
 
 
-def test_a_network_of_the_script_is_resumed_on_the_cluster(
-    nodes: Any, own: type[Architecture], tmp_path: Path
-) -> None:
+def test_a_network_of_the_script_is_resumed_on_the_cluster(nodes: Any, own: type[Architecture], tmp_path: Path) -> None:
     recipes = replace(BASE, network=own(), loss=TracedEntropy(str(tmp_path), 0.03)).grid(seed=(1, 2))
     plain, folder = quiet(recipes, workers=1), tmp_path / "sweep"
     stop = once(lambda step: step == 6, lambda: os.kill(os.getpid(), signal.SIGINT))
