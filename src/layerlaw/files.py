@@ -88,6 +88,20 @@ def made_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
+@contextmanager
+def folder_for(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """The folder, made where it is missing; where the work fails before anything is in it, it is taken away again."""
+    folder = as_path(path, "results")
+    new = [one for one in (folder, *folder.parents) if not os.path.exists(one)]
+    try:
+        yield made_folder(folder)
+    except BaseException:
+        with suppress(OSError):  # there is something in it
+            for one in new:
+                one.rmdir()
+        raise
+
+
 def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object], *, wanted: int | None = None) -> Path:
     """Let `write` fill a file beside the path, then rename it into place: nobody ever sees half of it.
 

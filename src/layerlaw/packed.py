@@ -282,6 +282,8 @@ def safetensors_header(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(head := file.read(8), "little")
+        if not size:
+            raise DataError(f"{path}: expected a safetensors file, got an empty one; {AGAIN}.")
         if len(head) < 8 or size < 8 + length <= LONGEST_HEADER:
             raise DataError(f"{path}: expected a header of {length:,} bytes, got {size:,} in all; {AGAIN}.")
         if length > LONGEST_HEADER:

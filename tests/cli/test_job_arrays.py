@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,10 @@ def test_every_command_says_what_to_do_next(called: Callable[..., str]) -> None:
     assert "shards 1, 2 of 2 have not done round 2 of 2" in early
     assert "run round 2:" in early
     assert all(command.format(i) in early for i in (1, 2))
+    shutil.copytree("my folder", "copy of it")
+    copied = called("merge", "copy of it", code=1)
+    assert command.format(1).replace("my folder", "copy of it") in copied
+    assert "my folder" not in copied
     shard(1)
     assert "next: layerlaw merge 'my folder'" in shard(2)
     assert "was done already" in shard(2)

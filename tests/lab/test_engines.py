@@ -8,20 +8,22 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from lab_parts import SCHEDULE, Told, clouds, numbers, same_networks, small_sweep, uninterrupted
 from ray_parts import TracedEntropy
+from torch import nn
 
 from layerlaw.errors import InputError, LayerlawError, MissingExtraError
-from layerlaw.lab import Recipe, Run, Shape, engines, sweep
-from layerlaw.lab.jobs import Checkpoint
+from layerlaw.lab import Architecture, Recipe, Run, Schedule, Shape, engines, sweep
+from layerlaw.lab.jobs import Checkpoint, Job, Member, run
 
 SAMPLES = clouds(150)
 EPOCHS = 20  # some seconds: time enough to lose a worker, also on a busy machine
@@ -96,6 +98,70 @@ def alike(runs: list[Run], others: list[Run]) -> bool:
     """The same numbers and networks; the folder of the trace may differ."""
     kept = [[{**one, "recipe": None} for one in numbers(some)] for some in (runs, others)]
     return kept[0] == kept[1] and same_networks(runs, others)
+
+
+@pytest.fixture
+def own() -> Iterator[type[Architecture]]:
+    """A network that, like those of a script, no module has: it travels pickled by value."""
+
+    @dataclass(frozen=True)
+    class Own(Architecture):
+        kind: ClassVar[str] = "own_of_a_test"
+        classes: int = 4
+
+        def build(self) -> nn.Module:
+            return nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, self.classes))
+
+    yield Own
+    Architecture.kinds.pop("own_of_a_test", None)
+
+
+def answer_of(worker: engines.RayWorker) -> engines.Answer:
+    """What a worker says at the end of its job."""
+    deadline = time.monotonic() + 60
+    while not (said := worker.look(stop=False, files=False)).over:
+        assert time.monotonic() < deadline
+    return said
+
+
+def begun_job(own: type[Architecture], folder: Path) -> Job:
+    """A job that was stopped after two epochs, with its file."""
+    member = Member(replace(BASE, network=own(), epochs=4), SAMPLES, "0" * 24)
+    job = Job([member], Schedule(), file=folder / "network-1.pt")
+    run(job, lambda epoch, loss: epoch < 2)
+    return job
+
+
+def test_a_worker_goes_on_with_a_network_that_only_the_script_defines(own: type[Architecture], tmp_path: Path) -> None:
+    job, worker = begun_job(own, tmp_path), engines.RayWorker()
+    assert job.file is not None
+    del Architecture.kinds["own_of_a_test"]  # as where a class comes pickled by value
+    worker.start(job, {job.file.name: job.file.read_bytes()}, SAMPLES)
+    said = answer_of(worker)
+    assert said.error == ""
+    assert [epoch for epoch, _ in said.epochs] == [3, 4]
+
+
+def test_a_damaged_file_is_named_where_the_user_has_it(own: type[Architecture], tmp_path: Path) -> None:
+    job, worker = begun_job(own, tmp_path), engines.RayWorker()
+    assert job.file is not None
+    worker.start(job, {job.file.name: job.file.read_bytes()[:-9]}, SAMPLES)
+    said = answer_of(worker)
+    assert str(job.file) in said.error
+    assert "/layerlaw-" not in said.error
+
+
+def test_a_network_of_the_script_is_resumed_on_the_cluster(nodes: Any, own: type[Architecture], tmp_path: Path) -> None:
+    recipes = replace(BASE, network=own(), loss=TracedEntropy(str(tmp_path), 0.03)).grid(seed=(1, 2))
+    plain, folder = quiet(recipes, workers=1), tmp_path / "sweep"
+    stop = once(lambda step: step == 6, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        quiet(recipes, engine="ray", folder=folder, progress=stop)
+    reached = [run["epoch"] for run in json.loads((folder / "sweep.json").read_text())["runs"]]
+    assert any(0 < epoch < EPOCHS for epoch in reached)
+    (tmp_path / "trace").unlink()
+    assert alike(quiet(recipes, engine="ray", folder=folder), plain)
+    assert trace(tmp_path).total() == 2 * EPOCHS - sum(reached)
 
 
 def test_two_nodes_give_the_same_bits_as_one_process(nodes: Any, tmp_path: Path) -> None:

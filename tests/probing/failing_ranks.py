@@ -114,6 +114,7 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt("after the passes", network(), mine, test=batches(30) if rank == 0 else Failing(1, broken))
     attempt("other models", network(8 + rank), mine)
     attempt("other sites", network(), mine, sites=["0", "3"] if rank == 0 else ["0"])
+    attempt("test data on one", network(), mine, test=batches(30) if rank == 0 else None)
     attempt("other weights", weighted(rank), mine)
     attempt("another dtype", network().to(torch.float64 if rank else torch.float32), mine)
     attempt("no samples at all", network(), [])

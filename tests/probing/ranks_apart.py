@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
 
 import layerlaw as ll
 from layerlaw.data import UnpaddedSampler
@@ -120,6 +120,41 @@ def dead() -> nn.Module:
 PARALLEL_SITES = ["2", "3"]  # where every rank has whole features
 
 
+class Augmented(Dataset[Any]):
+    """Every sample another one each time it is read."""
+
+    def __init__(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+        self.inputs, self.labels, self.noise = inputs, labels, lambda x: x + 0.1 * torch.randn(6)
+        self.generator = torch.Generator().manual_seed(dist.get_rank())  # as some keep one
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.noise(self.inputs[i]), self.labels[i]
+
+
+def augmented(rank: int) -> dict[str, Any]:
+    """Data with random noise, by whether every rank has its own samples."""
+    torch.manual_seed(rank)
+    mixed = torch.randperm(60, generator=torch.Generator().manual_seed(5))
+    inputs, of = INPUTS[:60], LABELS[:60]
+    at_random, in_turn, by_class = (Augmented(inputs, labels) for labels in (of[mixed], of, of.sort().values))
+    whole: dict[str, Any] = {
+        "in order": DataLoader(at_random, batch_size=20),
+        "a list": [(inputs + torch.randn(60, 6), of[mixed])],
+        "sorted": DataLoader(by_class, batch_size=20),
+        "shuffled": DataLoader(in_turn, batch_size=20, shuffle=True),
+    }
+    own: dict[str, Any] = {}
+    for name, data in (("mixed", at_random), ("in turn", in_turn), ("sorted", by_class)):
+        own[f"every second, {name}"] = DataLoader(Subset(data, range(rank, 60, 2)), batch_size=20)
+        half = torch.arange(30) + 30 * rank
+        own[f"one half, {name}"] = DataLoader(Augmented(inputs[half], data.labels[half]), batch_size=20)
+        own[f"shuffled, {name}"] = DataLoader(Augmented(inputs[half], data.labels[half]), 20, shuffle=True)
+    return {"whole": whole, "own": own}
+
+
 class Failing:
     """Data whose second batch fails."""
 
@@ -206,6 +241,12 @@ def main(rank: int, port: str, folder: Path) -> None:
     twice = TensorDataset(INPUTS.repeat_interleave(2, 0), LABELS.repeat_interleave(2))
     attempt("every sample twice", network(), DataLoader(twice, batch_size=8, sampler=UnpaddedSampler(twice)))
     attempt("dealt", network(), dealt((INPUTS, LABELS)))
+    for kind, all_data in augmented(rank).items():
+        for name, data in all_data.items():
+            model = network()
+            torch.manual_seed(rank)
+            attempt(f"augmented, {kind}, {name}", model, data)
+    told["augmented"] = [name for name in told if name.startswith("augmented")]
     attempt("the same test data", network(), shares(rank, 2), test=(INPUTS, LABELS))
 
     loader = DataLoader(DATASET)

@@ -58,8 +58,10 @@ def test_an_error_on_one_rank_reaches_the_other_with_its_text(name: str, words: 
 
 
 def test_ranks_that_measure_different_things_are_told_so(folder: Path) -> None:
-    for kind, text, _ in told(folder, "other sites"):
-        assert (kind, "statistics of different sizes" in text) == ("PassError", True)
+    for name in ("other sites", "test data on one"):
+        for kind, text, _ in told(folder, name):
+            assert (kind, "statistics of different sizes" in text) == ("PassError", True)
+            assert "Call it on all of them with the same arguments: sites, classes, test (all or none of them)" in text
     for name in ("other models", "other weights", "another dtype"):
         for kind, text, _ in told(folder, name):
             assert (kind, "expected the same weights on all 2 ranks" in text) == ("PassError", True)

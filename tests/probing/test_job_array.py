@@ -301,15 +301,86 @@ def test_data_that_change_between_the_rounds_are_noticed(tmp_path: Path) -> None
     for _ in range(2):  # labels, sums
         all_shards(tmp_path, network(), data, 2, **how)
     data.times = 1.5
-    with pytest.raises(PassError, match="the samples or their order changed between the two passes"):
+    changed = (
+        r"data, shard 1/2: the samples or their order changed since round 1\. Random augmentation .* in a new folder"
+    )
+    with pytest.raises(PassError, match=changed):
         all_shards(tmp_path, network(), data, 2, **how)
     plain = how | {"uncertainty": False}
     data.times = 1.0
     all_shards(tmp_path / "plain", network(), data, 2, **plain)
     data.times = 1.5
-    all_shards(tmp_path / "plain", network(), data, 2, **plain)
-    with pytest.raises(PassError, match="the data changed between the two passes"):
-        merge(tmp_path / "plain")
+    with pytest.raises(PassError, match=changed):
+        all_shards(tmp_path / "plain", network(), data, 2, **plain)
+
+
+@pytest.mark.parametrize("labels", [Y, TARGETS], ids=["classes", "targets"])
+def test_features_that_change_between_the_rounds_are_told_with_what_helps_in_shards(
+    tmp_path: Path, labels: torch.Tensor
+) -> None:
+    class Noisy(nn.Module):
+        by = 1.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * Noisy.by
+
+    model = nn.Sequential(network().layers[0], Noisy(), nn.Linear(20, 3 if labels is Y else 2).double())
+    all_shards(tmp_path, model, (X, labels), 2, uncertainty=False, **HOW)
+    Noisy.by = 1.5
+    all_shards(tmp_path, model, (X, labels), 2, uncertainty=False, **HOW)
+    with pytest.raises(PassError, match="the data changed between the two passes") as error:
+        merge(tmp_path)
+    assert "memory_gib" not in str(error.value)
+    assert str(error.value).startswith(f"{tmp_path}: ")
+    assert "; make the data deterministic. Measure all shards again in a new folder." in str(error.value)
+
+
+def test_random_augmentation_is_named_where_shards_find_other_data(tmp_path: Path) -> None:
+    class Augmented(TensorDataset):
+        def __getitem__(self, i: int) -> Any:
+            x, y = super().__getitem__(i)
+            return x + 0.1 * torch.randn(12), y
+
+    how = {"batch_size": 40, "progress": False}
+    torch.manual_seed(1)
+    probe_shard(network(), Augmented(X, Y), shard=(1, 2), state=tmp_path, **how)
+    model = network()
+    torch.manual_seed(2)
+    with pytest.raises(
+        DataError, match=r"measured other data .*Random augmentation does this: make the data determini"
+    ):
+        probe_shard(model, Augmented(X, Y), shard=(2, 2), state=tmp_path, **how)
+    with pytest.raises(DataError, match="another measurement needs a folder of its own"):
+        probe_shard(changed_weights(), Augmented(X, Y), shard=(2, 2), state=tmp_path, **how)
+
+
+def test_commands_name_the_folder_where_it_is_now(tmp_path: Path) -> None:
+    (tmp_path / "before").mkdir()
+    probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path / "before", **HOW)
+    moved = (tmp_path / "before").rename(tmp_path / "moved")
+    with pytest.raises(DataError, match=r"run round 1") as error:
+        merge(moved)
+    assert f"  probe_shard(model, data, shard=(2, 2), state='{moved}')" in str(error.value)
+    assert str(tmp_path / "before") not in str(error.value)
+
+
+def test_a_shard_that_is_refused_leaves_no_folder_that_it_made(tmp_path: Path) -> None:
+    shuffled = DataLoader(TensorDataset(X, Y), 40, shuffle=True)
+    (tmp_path / "there").mkdir()
+    for folder in ("new/inside", "there"):
+        with pytest.raises(InputError, match="got one that shuffles"):
+            probe_shard(network(), shuffled, shard=(1, 2), state=tmp_path / folder, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_folder_that_another_shard_took_away_is_made_again(tmp_path: Path) -> None:
+    class Removing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            shutil.rmtree(tmp_path / "array", ignore_errors=True)
+            return x
+
+    model = nn.Sequential(Removing(), network())
+    assert probe_shard(model, (X, Y), shard=(1, 2), state=tmp_path / "array", **HOW).measured
 
 
 def test_shards_of_another_number_are_noticed(tmp_path: Path) -> None:
@@ -357,7 +428,7 @@ def test_a_file_that_is_cut_short_changed_or_gone_is_answered_and_its_shard_can_
     for damage, message in [
         (content[: len(content) // 2], "cut short or damaged"),
         (content[:5], "cut short or damaged"),
-        (b"", "cut short or damaged"),
+        (b"", r"cut short or damaged \(expected a safetensors file, got an empty one\)"),
         (content[:-3] + bytes([content[-3] ^ 1]) + content[-2:], "its checksum differs"),
         (content.replace(b"sums", b"suns", 1).replace(b"scatters", b"scattert", 1), "its checksum differs"),
     ]:

@@ -156,6 +156,26 @@ def test_the_same_data_on_two_ranks_are_an_error(name: str, where: str, folder: 
         assert "UnpaddedSampler" in one["words"]
 
 
+def test_the_same_samples_with_random_augmentation_are_told_loudly(folder: Path) -> None:
+    names = [name for name in told(folder, "augmented")[0] if ", whole, " in name]
+    assert len(names) == 4
+    for name in names:
+        first, second = told(folder, name)
+        assert first["error"] == ""
+        (note,) = first["notes"]
+        assert note.startswith("data: ranks 0 and 1 have the same "), name
+        assert "random augmentation makes them: every sample may be counted twice. With layerlaw.data.Unpadd" in note
+        assert [note in warning for warning in first["warned"]] == [True]
+        assert (second["notes"], second["warned"]) == ([note], [])
+
+
+def test_augmented_samples_of_its_own_on_every_rank_need_no_word(folder: Path) -> None:
+    names = [name for name in told(folder, "augmented")[0] if ", own, " in name]
+    assert len(names) == 9
+    for name in names:
+        assert [one["notes"] + one["warned"] for one in told(folder, name)] == [[], []], name
+
+
 def test_a_process_group_measures_without_the_other_ranks(folder: Path) -> None:
     expected = ll.probe(network(), (INPUTS, LABELS), **QUIET)
     assert_measured_as(folder, "a group of all", expected)

@@ -142,6 +142,7 @@ class Batches:
         self.labels: Tensor | None = None
         self._last: Any = None
         self.on_several = 0  # how many samples other ranks have too
+        self.suspect = ""  # why all of them may be on other ranks too, though their inputs differ
         self.spare: Batch | None = None  # a few samples of another rank, for one that may have none
         if isinstance(data, Iterator):
             raise self._one_shot(data)

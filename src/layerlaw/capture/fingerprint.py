@@ -28,6 +28,7 @@ BATCHES = 64  # whose rows wait to be added up
 KEPT_BYTES, MOST_KEPT = 2**22, 2**23  # of a tensor on a CPU whose sums are kept, and of all that is kept
 MOST_PLACES = 16  # in memory with sums that are kept: batches of a stream come to ever new ones
 MOST_COMPARED = 2**20  # samples of a rank that are looked for on others; of more, half of them, a quarter, …
+LOOKED_AT = 2**12  # labels of a rank, by which one sees whether they are in an order that others could have by accident
 # Odd numbers without a pattern: a change in one number, which is multiplied by an odd weight, is never lost.
 STEP, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 ROW, NEXT, KINDS = 0xD1342543DE82EF95, 0xAF251AF3B0F025B5, 0xC2B2AE3D27D4EB4F
@@ -94,8 +95,8 @@ class Fingerprint:
     streams: list[Stream] = field(default_factory=list)
     samples: int | Tensor = 0
     places: Places | None = None
+    labels: list[Tensor] = field(default_factory=list)  # numbers of the first ones, of one of several ranks
     _seen: list[Tensor] = field(default_factory=list)  # numbers of single samples, to be looked for on other ranks
-    _kept: int = 0  # how many they are
     _waiting: list[tuple[int, list[RowSums]]] = field(default_factory=list, repr=False)  # each call on a GPU costs time
     _thinned: int = 0  # how often the half of them was let go
 
@@ -104,8 +105,7 @@ class Fingerprint:
         if self._waiting and (places != self.places or len(tensors) != len(self._waiting[0][1])):
             self.settle()
         self.streams += [Stream() for _ in tensors[len(self.streams) :]]
-        self.places, n = places, len(tensors[0])
-        batch = []
+        self.places, n, batch = places, len(tensors[0]), list[RowSums]()
         for values in tensors:
             per_sample = values.dim() > 0 and len(values) == n
             shape = (n, prod(values.shape[1:])) if per_sample else (1, values.numel())
@@ -120,8 +120,7 @@ class Fingerprint:
         if not waiting:
             return
         # Of few batches: what is held of many would lie scattered in memory that others need.
-        few = world_size() == 1 and len(waiting) < BATCHES
-        fresh = few and not any(stream.rows for stream in self.streams)
+        fresh = world_size() == 1 and len(waiting) < BATCHES and not any(stream.rows for stream in self.streams)
         known = _settled[0] if fresh and _settled else None
         if known is not None and known.of(waiting, self.places):
             self.streams, self.samples = [replace(stream) for stream in known.streams], known.samples
@@ -135,6 +134,8 @@ class Fingerprint:
         for stream, rows in zip(self.streams, zip(*(batch for _, batch in waiting), strict=True), strict=False):
             numbers = _scrambled(torch.cat([one.sums.to(rows[0].sums.device) for one in rows]))
             per_sample = all(one.per_sample for one in rows)
+            if together is None and world_size() > 1 and stream.rows < LOOKED_AT:
+                self.labels.append(numbers[:LOOKED_AT])
             stream.add(numbers, self.places if per_sample else None)
             if not per_sample:  # one number for all samples of a batch
                 parts = zip(torch.split(numbers, [len(one.sums) for one in rows]), waiting, strict=True)
@@ -145,11 +146,9 @@ class Fingerprint:
         self.samples = _sum(self.samples, together.sum())
         if world_size() > 1:
             self._seen.append(together)
-            self._kept += len(together)
-            if self._kept > MOST_COMPARED:
+            if sum(map(len, self._seen)) > MOST_COMPARED:
                 self._thinned += 1
                 self._seen = [_thinned(torch.cat(self._seen), self._thinned)]
-                self._kept = len(self._seen[0])
 
     def all_reduce(self) -> None:
         """Over all ranks of a torchrun job: as if one process had gone through all samples in the order of their places.

@@ -210,14 +210,15 @@ def _shard(shard: str | None, state: Path | None, result: ResultOptions) -> tupl
 
 
 def _command_of_shards() -> str:
-    """The command line that is running, with {i} and {n} for the numbers of its shard."""
-    words = list(sys.argv[1:])
-    for at, word in enumerate(words):
-        if word == "--shard" and at + 1 < len(words):
-            words[at + 1] = "{i}/{n}"
-        elif word.startswith("--shard="):
-            words[at] = "--shard={i}/{n}"
-    return "layerlaw " + " ".join(word if "{i}/{n}" in word else shlex.quote(word) for word in words)
+    """The command line that is running, with {i} and {n} for the numbers of its shard, {state} for its folder."""
+    words, given = [shlex.quote(word) for word in sys.argv[1:]], sys.argv[1:]
+    for name, stands in (("--shard", "{i}/{n}"), ("--state", "{state}")):
+        for at, word in enumerate(given):
+            if word == name and at + 1 < len(words):
+                words[at + 1] = stands
+            elif word.startswith(f"{name}="):
+                words[at] = f"{name}={stands}"
+    return "layerlaw " + " ".join(words)
 
 
 @command

@@ -159,15 +159,17 @@ class RayWorker:
         for name, content in files.items():
             write_whole(place / name, content)
         members = [replace(member, samples=own) for member, own in zip(job.members, samples, strict=True)]
+        for part in [part for member in members for part in (member.recipe.network, member.recipe.loss)]:
+            part.register()  # a script's own classes, which files name by their kinds
         device = "cuda" if torch.device(job.device).type == "cuda" else job.device  # Ray shows each worker its own GPU
         self._over.clear()
         self._stop.clear()
         self._epochs.clear()
         self._error, self._sent = "", {path.name: path.stat().st_mtime_ns for path in place.glob("*.pt")}
         here = replace(job, members=members, file=place / job.file.name, device=device)
-        threading.Thread(target=self._train, args=[here], daemon=True).start()
+        threading.Thread(target=self._train, args=[here, str(job.file.parent)], daemon=True).start()
 
-    def _train(self, job: Job) -> None:
+    def _train(self, job: Job, folder: str) -> None:
         torch.set_num_threads(1)
 
         def report(epoch: int, loss: float) -> bool:
@@ -177,7 +179,8 @@ class RayWorker:
         try:
             run(job, report)
         except Exception as error:
-            self._error = f"{type(error).__name__}: {error}"
+            said = f"{type(error).__name__}: {error}"
+            self._error = said.replace(self._folder.name, folder)  # the user's file, not the copy of it here
         finally:
             self._over.set()
 

@@ -36,6 +36,11 @@ class Description(ABC):
             if there.__qualname__ != cls.__qualname__:
                 raise TypeError(f"kind: expected its own name for {cls.__name__}, {cls.kind!r} is {there.__name__}.")
 
+    @classmethod
+    def register(cls) -> None:
+        """Make its kind known where the class came pickled: cloudpickle makes it first and gives it its kind later."""
+        cls.kinds[cls.kind] = cls
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, the kind among them."""
         return {"kind": self.kind, **asdict(self)}  # type: ignore[call-overload]

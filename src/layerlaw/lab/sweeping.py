@@ -65,6 +65,7 @@ def sweep(
     several share it). `engine="ray"` trains on the machines of a Ray cluster instead (the one that the program is
     connected to, that `RAY_ADDRESS` names or that runs here; else one is started here), by default with one worker for each
     of its cores or GPUs; this process alone writes to the folder.
+    `progress` is a bar, none, or a function (items, label, total) that gives the same items and tells how far it is.
     `compile`, on CUDA, puts networks outside fleets through `torch.compile`. Without `networks` only what was measured is
     kept of finished members, not the networks: files of kilobytes.
     """

@@ -119,6 +119,7 @@ def probe_lm(
     seed        of what is drawn at random: masks, shuffled vocabularies, the sketch, the untrained model
     ranks       under torchrun, the process group that shares the text; default: all ranks
     busy        where another thread is measuring the model: "wait" until it is free, or "raise"
+    progress    a bar or none, or a function (items, label, total) that yields the items and tells how far it is
     """
     renamed("probe_lm", old, MOVED)
     started = time.perf_counter()

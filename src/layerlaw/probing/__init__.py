@@ -119,6 +119,7 @@ def probe(
     seed        of what is drawn at random: permuted labels, the untrained network, the order of data sorted by class
     ranks       under torchrun, the process group over which the data are dealt; default: all ranks
     busy        where another thread is measuring the model: "wait" until it is free, or "raise"
+    progress    a bar or none, or a function (items, label, total) that yields the items and tells how far it is
     """
     renamed("probe", old, MOVED)
     started = time.perf_counter()
@@ -149,9 +150,8 @@ def probe(
         known = train.labels, example.labels, known_names
         chosen = classes_or_targets(classes, plan, *known, decisions=scores is not None)
         if linear and isinstance(chosen, Targets):
-            raise InputError(
-                "linear: D_lin is the least D of classes, the labels here are targets. Leave linear=True out."
-            )
+            why = "linear: D_lin is the least D of classes, the labels here are targets. Leave linear=True out."
+            raise InputError(why)
         prober = Prober(network, plan, chosen, options, randomness, where, slices=True)
         with probing_state(network, batchnorm):
             train = prober.prepared(train)

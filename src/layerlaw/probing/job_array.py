@@ -29,7 +29,7 @@ from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Site
 from layerlaw.data.labeled import Labeled
 from layerlaw.errors import InputError, LabelError, shown, whole_number
-from layerlaw.files import check_room, made_folder
+from layerlaw.files import check_room, folder_for
 from layerlaw.packed import digest_of
 from layerlaw.probing import shard_files
 from layerlaw.probing.memory import KeptFeatures
@@ -97,7 +97,8 @@ def probe_shard(
 
     shard   (i, n): the i-th of n shards, from 1 to n; each takes its share of the batches of all the data
     state   the folder that all shards write to and read from
-    about   of the record: "name", "settings" and "provenance" to be added; "command": what runs shard {i} of {n}
+    about   of the record: "name", "settings" and "provenance" to be added; "command": what runs shard {i} of {n} with the
+            folder {state}
 
     Run it for every shard, and when all are done once more: the folder says which round it is. Then `merge(state)` gives the
     record. A shard that is done already is not measured again. `null` and `parts` are for one job.
@@ -110,24 +111,25 @@ def probe_shard(
     if world_size() > 1:
         raise InputError("shard: expected one process, got several ranks. Use a job array or torchrun, not both.")
     i, n = _numbers(shard)
-    given, path = shard_files.checked_about(about), made_folder(state)
-    given.setdefault("command", f"probe_shard(model, data, shard=({{i}}, {{n}}), state={str(path)!r})")
-    folder = ShardFolder(path, n, given["command"])
-    folder.check_others()
-    check_room(path)
+    given = shard_files.checked_about(about)
+    given.setdefault("command", "probe_shard(model, data, shard=({i}, {n}), state={state!r})")
     settings = {"data_name": how.get("data_name", "")}
     if not isinstance(data, Labeled) or how.get("prepare") is not None:
         found = source_of(data, network_of(model), prepare=how.get("prepare"), labels=how.get("labels"))
         settings |= {"inputs": found.prepared} if found.prepared else {}
     given["settings"] = settings | given.get("settings", {})
-    job = _Shard(folder, i, ("data",) if test is None else ("data", "test"), given)
-    before = taken_over.set(job)
-    try:
-        probing.probe(model, data, test=test, **how)
-    except _Left as left:
-        return left.done
-    finally:
-        taken_over.reset(before)
+    with folder_for(state) as path:
+        folder = ShardFolder(path, n, given["command"])
+        folder.check_others()
+        check_room(path)
+        job = _Shard(folder, i, ("data",) if test is None else ("data", "test"), given)
+        before = taken_over.set(job)
+        try:
+            probing.probe(model, data, test=test, **how)
+        except _Left as left:
+            return left.done
+        finally:
+            taken_over.reset(before)
     raise AssertionError("a shard always leaves")
 
 

@@ -39,6 +39,7 @@ from layerlaw.probing.memory import (
     scatter_bytes,
     views_of,
 )
+from layerlaw.probing.shard_words import STEADY_SHARDS
 from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt, looked_up
 from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
 from layerlaw.probing.state import State, taken_over
@@ -358,7 +359,8 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
 
 def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
     state.dealer.restart()
-    again = Fingerprint() if state.dealer.groups or state.dealer.permuted else None
+    shards = taken_over.get() is not None
+    again = Fingerprint() if state.dealer.groups or state.dealer.permuted or shards else None
     waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
     update = waiting.or_at_once(second.update)
     if state.replays is not None:
@@ -375,6 +377,8 @@ def _second_forward(prober: Prober, state: State, second: SecondPass | SecondReg
                 second.end()
         waiting.finish()
     if again is not None and again.text() != state.fingerprint.text():
+        if shards:
+            raise PassError(f"{state.data.where}: the samples or their order changed since round 1. {STEADY_SHARDS}.")
         why = "changed between the two passes, which standard errors and permuted labels do not allow"
         cure = "pass data that do not change, or uncertainty=False"
         raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -24,17 +25,18 @@ from layerlaw.capture.network import Randomness
 from layerlaw.capture.plan import Plan, Site, TokenUse
 from layerlaw.capture.scores import Scores
 from layerlaw.errors import DataError, InputError, PassError, needed
-from layerlaw.files import as_path, replace_whole
+from layerlaw.files import as_path, made_folder, replace_whole
 from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Options, Prober, Split, _leave
-from layerlaw.probing.shard_words import SHOWN, difference, listed_shards, not_done
+from layerlaw.probing.shard_words import SHOWN, cure_of, difference, listed_shards, not_done
 from layerlaw.probing.state import State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import choose
 from layerlaw.provenance import code_version
 from layerlaw.record import Record
+from layerlaw.stats.around import ONE_FORWARD
 from layerlaw.stats.passes import Dealt, FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through
@@ -53,7 +55,7 @@ Shard = tuple[dict[str, Tensor], Facts]  # what a shard left in a stage
 
 @dataclass(frozen=True)
 class ShardFolder:
-    """The folder of a job array of so many shards; `command` runs one of them, {i} of {n}."""
+    """The folder of a job array of so many shards; `command` runs one of them, {i} of {n}, with this folder as {state}."""
 
     path: Path
     shards: int
@@ -66,6 +68,7 @@ class ShardFolder:
     def commands(self, shards: Sequence[int]) -> str:
         """The commands that run these shards, a line each."""
         of_all = self.command.replace("{n}", str(self.shards))
+        of_all = of_all.replace("{state!r}", repr(str(self.path))).replace("{state}", shlex.quote(str(self.path)))
         lines = [f"  {of_all.replace('{i}', str(shard))}" for shard in shards[:SHOWN]]
         return "\n".join([*lines, *[f"  … and {len(shards) - SHOWN} more"] * (len(shards) > SHOWN)])
 
@@ -82,6 +85,7 @@ class ShardFolder:
         text = json.dumps(said | {"shard": shard, "shards": self.shards} | facts, ensure_ascii=False)
         seal, size = _seal(text, own), sum(tensor.nbytes for tensor in own.values())
         about = {"layerlaw": text, "sha256": seal}
+        made_folder(self.path)  # another shard that was refused may have taken it away
         replace_whole(self.file(stage, shard, part), lambda to: writer.save_file(own, to, about), wanted=size)
         return seal
 
@@ -144,8 +148,7 @@ class ShardFolder:
             if what not in theirs or there == here:
                 continue
             told = difference(what, here, there)
-            cure = "All shards take the same model, data and options; another measurement needs a folder of its own"
-            raise DataError(f"{self.path}: shard {shard} of {self.shards} measured {told}. {cure}.")
+            raise DataError(f"{self.path}: shard {shard} of {self.shards} measured {told}. {cure_of(here, there)}.")
 
 
 def found_shards(folder: Path) -> set[int]:
@@ -310,8 +313,12 @@ def merge(state: str | os.PathLike[str]) -> Record:
     network: Any = skeleton(mine, first.get("classifier"))
     prober = Prober(network, plan, classes, options, Randomness(), None)
     splits: list[Split] = []
-    for label in mine["identity"]["splits"]:
-        splits.append(_merged(folder, prober, label, sums, scatters, splits[0] if splits else None))
+    try:
+        for label in mine["identity"]["splits"]:
+            splits.append(_merged(folder, prober, label, sums, scatters, splits[0] if splits else None))
+    except PassError as error:  # shards forward twice, whatever the memory
+        again = "Measure all shards again in a new folder"
+        raise PassError(f"{folder.path}: {str(error).replace(ONE_FORWARD, '')} {again}.") from None
     train, test = splits[0], splits[1] if len(splits) > 1 else None
     here = mine["splits"]["data"]
     unused = sorted({key for _, facts in sums for key in facts["splits"]["data"]["unused"]})

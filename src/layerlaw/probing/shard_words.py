@@ -10,6 +10,11 @@ SHOWN = 8  # numbers, commands
 OTHER = {"model": "another model", "data": "other data", "test": "other test data", "options": "with other options"}
 OTHER |= {"sites": "other sites", "classes": "other classes", "splits": "other data sets"}
 
+STEADY_SHARDS = (
+    "Random augmentation does this: make the data deterministic (no random transform, or one seeded by the place of the "
+    "sample), and measure all shards again in a new folder"
+)
+
 
 def listed_shards(numbers: Sequence[int], name: str = "") -> str:
     """Their numbers, of many the first, behind the name for one of them.
@@ -45,6 +50,17 @@ def difference(what: str, here: Any, there: Any) -> str:
             return f"{kind} ({there.get('batch_size')} there, {here['batch_size']} here)"
         here, there = ({key: of.get(key) for key in other} for of in (here, there))
     return f"{kind} ({_short(there)} there, {_short(here)} here)"
+
+
+def cure_of(here: Any, there: Any) -> str:
+    """What to do where another shard measured something else.
+
+    >>> cure_of({"batches": 4, "content": "a"}, {"batches": 4, "content": "b"})[:60]
+    'Where they should be the same: Random augmentation does this'
+    """
+    if isinstance(here, dict) and isinstance(there, dict) and here == {**there, "content": here.get("content")}:
+        return f"Where they should be the same: {STEADY_SHARDS}"
+    return "All shards take the same model, data and options; another measurement needs a folder of its own"
 
 
 def _short(value: Any) -> str:

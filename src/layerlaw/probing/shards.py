@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
+import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from layerlaw.capture.batches import Batch, Batches
-from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint
 from layerlaw.capture.hooks import unobserved
 from layerlaw.errors import DataError, InputError, PassError
 from layerlaw.files import sha256
@@ -25,6 +31,12 @@ from layerlaw.wording import counted
 
 T = TypeVar("T")
 ENOUGH = 3  # samples, for a dry run
+SURPRISES = 20  # labels that do not follow from those before: so many are no accident
+MOST_STATE, MOST_OF_TENSOR, ONE_TENSOR = (
+    2**28,
+    2**24,
+    2**12,
+)  # bytes of a data set; what each tensor counts for at least
 
 
 @dataclass(frozen=True)
@@ -158,6 +170,7 @@ def check_dealt(fingerprint: Fingerprint, data: Batches, label: str) -> None:
         return
     if not (alike := fingerprint.ranks_alike()):
         data.on_several = fingerprint.on_several_ranks()
+        data.suspect = _suspect(fingerprint, data)
         return
     ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
     times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
@@ -167,16 +180,124 @@ def check_dealt(fingerprint: Fingerprint, data: Batches, label: str) -> None:
     raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
 
 
+def _suspect(fingerprint: Fingerprint, data: Batches) -> str:
+    """In words, that several ranks seem to have the same samples, whose inputs random augmentation made unlike."""
+    labels = fingerprint.streams[0] if fingerprint.streams else None
+    mine = None if labels is None else (labels.rows, labels.number)
+    given = None if labels is None else _data_set(data)
+    if given is not None and not given[1]:
+        given = (*given, mine)  # some read other samples on every rank without a word of it in their state
+    mixed = labels is not None and mixed_order(torch.cat([one.cpu() for one in fingerprint.labels]))
+    known = gathered((mine if mixed else None, given))
+    for at, what in enumerate(("{} labels in the same order", "data set, and each of them all of its {} samples")):
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for r, one in enumerate(known):
+            if (mark := one[at]) is not None:
+                alike.setdefault(mark, []).append(r)
+        for (n, *_), ranks in alike.items():
+            if len(ranks) > 1:
+                times = "twice" if len(ranks) == 2 else f"{len(ranks)} times"
+                have = f"ranks {' and '.join(map(str, ranks))} have the same {what.format(n)}, though other inputs"
+                return f"{have}, as random augmentation makes them: every sample may be counted {times}"
+    return ""
+
+
+def mixed_order(labels: Tensor) -> bool:
+    """Whether labels (n,) are in an order that no other samples have by accident: not sorted, nor one after the other.
+
+    >>> sorted_, in_turn = torch.arange(300) // 100, torch.arange(300) % 3
+    >>> [mixed_order(one) for one in (sorted_, in_turn, in_turn[torch.randperm(300)])]
+    [False, False, True]
+    """
+    values, y = torch.unique(labels[:LOOKED_AT], return_inverse=True)
+    K, n = len(values), len(y)
+    if n < 2 * K:  # numbers to be predicted
+        return n >= SURPRISES
+    # What comes behind a label: the same as the last time, in a sorted order and where classes take turns.
+    order = y[:-1].argsort(stable=True)
+    here, behind = y[:-1][order], y[1:][order]
+    surprises = int(((here[1:] == here[:-1]) & (behind[1:] != behind[:-1])).sum())
+    return surprises >= 2 * K + SURPRISES and _period(y.tolist()) > n // 2
+
+
+def _period(values: Sequence[int]) -> int:
+    """After how many values they repeat themselves (Knuth, Morris, Pratt)."""
+    borders, border = [0], 0
+    for value in values[1:]:
+        while border and value != values[border]:
+            border = borders[border - 1]
+        border += value == values[border]
+        borders.append(border)
+    return len(values) - borders[-1]
+
+
+def _data_set(data: Batches) -> tuple[Any, ...] | None:
+    """Of a loader that goes through all of its data set: how many samples, whether shuffled, and a checksum of its state."""
+    loader = data.source
+    if type(loader) is not DataLoader or type(loader.batch_sampler) is not BatchSampler:
+        return None
+    sampler, of = loader.sampler, loader.dataset
+    known = type(sampler) in (SequentialSampler, RandomSampler) and bool(getattr(of, "__dict__", None))
+    if not known or getattr(sampler, "replacement", False) or len(sampler) != len(of):  # type: ignore[arg-type]
+        return None
+    state = _State()
+    try:
+        _StatePickler(state, 4).dump(of)
+    except Exception:  # not every data set can be pickled, and not one of any size in time
+        return None
+    return len(sampler), type(sampler) is RandomSampler, state.digest.hexdigest()  # type: ignore[arg-type]
+
+
+class _State:
+    """Takes what a pickler writes."""
+
+    def __init__(self) -> None:
+        self.digest, self.size = hashlib.sha256(), 0
+
+    def write(self, content: Any) -> None:
+        """Add it to the checksum."""
+        self.digest.update(content)
+        self.count(len(content))
+
+    def count(self, size: int) -> None:
+        """Raise where it is too much."""
+        self.size += size
+        if self.size > MOST_STATE:
+            raise OverflowError
+
+
+class _StatePickler(pickle.Pickler):
+    """Of tensors it writes a checksum, of functions and classes the name: transforms may be lambdas."""
+
+    def __init__(self, to: _State, protocol: int) -> None:
+        super().__init__(to, protocol)
+        self.to = to
+
+    def reducer_override(self, value: Any) -> Any:
+        """What is written instead of a value."""
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            value = torch.from_numpy(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        if isinstance(value, Tensor):
+            self.to.count(ONE_TENSOR)
+            return str, (_mark(value, MOST_OF_TENSOR),)
+        if isinstance(value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState):
+            return str, ("random numbers",)  # others on every rank
+        if isinstance(value, type | FunctionType) and value is not str:
+            return str, (f"{value.__module__} {value.__qualname__}",)
+        return NotImplemented
+
+
 def unequal_notes(*all_data: Batches | None) -> list[str]:
     """A note where a sampler repeats samples or leaves some out to be fair to all ranks, or shares overlap; rank 0 warns."""
     notes = []
     for data in all_data:
-        if data is not None and (data.unequal or data.on_several):
+        if data is not None and (data.unequal or data.on_several or data.suspect):
             n = data.on_several
             found = (
                 f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
             )
-            found = data.unequal or f"{found}: counted several times, unless the data have equal samples"
+            found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
+            found = data.unequal or found
             cure = "With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
             notes.append(f"{data.where}: {found}. {cure}.")
             if rank() == 0:

@@ -327,6 +327,11 @@ def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tens
     return Frame(means.to(device), basis.to(device), wide), None if moves is None else moves.to(device)
 
 
+ONE_FORWARD = (
+    ", or raise memory_gib so that one forward serves both"  # advice that jobs which never keep features leave out
+)
+
+
 def moved(keys: Sequence[Key], centers: Centers, scatter: Scatter) -> dict[Key, float]:
     """How far class means moved, in units of the spread, at the sites where it is more than rounding."""
     counts = scatter.counts

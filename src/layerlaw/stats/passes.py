@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
-from layerlaw.stats.around import Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
+from layerlaw.stats.around import ONE_FORWARD, Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
 from layerlaw.stats.labels import Labelings, deal_groups, kept_one_hot, one_hot, shuffled_groups
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
 from layerlaw.stats.precision import at_least_float32, double
@@ -362,8 +362,7 @@ class SecondPass:
             if untrusted is None:
                 raise PassError(
                     f"site '{key}': {why}. Random augmentation, dropout left on by hand, or batches that differ while "
-                    "BatchNorm uses batch statistics do this; make the data deterministic, or raise memory_gib so that "
-                    "one forward serves both."
+                    f"BatchNorm uses batch statistics do this; make the data deterministic{ONE_FORWARD}."
                 )
             untrusted[key] = why
         return found

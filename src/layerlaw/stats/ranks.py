@@ -253,7 +253,8 @@ class _Job:
         elif (states[:, 1] != size).any():
             came = ", ".join(map(str, states[:, 1].tolist()))
             expected = "expected the same model, sites, classes and options on all ranks"
-            raise PassError(f"{expected}, got statistics of different sizes ({came} numbers).")
+            cure = "Call it on all of them with the same arguments: sites, classes, test (all or none of them), uncertainty"
+            raise PassError(f"{expected}, got statistics of different sizes ({came} numbers). {cure}, ….")
 
     def _texts(self, mine: str) -> list[str]:
         content = torch.zeros(world_size(), LONGEST, dtype=torch.int32, device=_device())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import LabelError, PassError
-from layerlaw.stats.around import CHANGED
+from layerlaw.stats.around import CHANGED, ONE_FORWARD
 from layerlaw.stats.centers import FeatureFit, Whitened
 from layerlaw.stats.closer import UNEVEN_DOUBT, ClosestFit
 from layerlaw.stats.design import DesignRows, FitViews
@@ -382,5 +382,5 @@ class SecondRegression:
 def _changed(where: str, what: str) -> str:
     return (
         f"{where}: the data changed between the two passes: {what}. Random augmentation, a one-shot iterator or sampling "
-        "with replacement do this; make the data deterministic, or raise memory_gib so that one forward serves both."
+        f"with replacement do this; make the data deterministic{ONE_FORWARD}."
     )
