@@ -28,9 +28,9 @@ from layerlaw.files import as_path, replace_whole
 from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures
-from layerlaw.probing.run import Options, Prober, Split, _leave
+from layerlaw.probing.run import Options, Prober, _leave
 from layerlaw.probing.shard_words import SHOWN, difference, listed_shards, not_done
-from layerlaw.probing.state import State
+from layerlaw.probing.state import Split, State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import choose
 from layerlaw.provenance import code_version
