@@ -305,9 +305,8 @@ class Classes:
         site, scatter = list(split.scatters.items())[-1]
         nearest = float(scatter.near.hits.sum() / scatter.counts.sum())
         if self.scores.given and near_chance(split.accuracy, self.K) and nearest > (1 + chance) / 2:
-            return [
-                f"{found}, while the nearest class center at '{site.name}' is right on {nearest:.1%}: are these scores?"
-            ]
+            other = f"the nearest class center at '{site.name}' is right on {nearest:.1%}"
+            return [f"{found}, while {other}: are these scores?"]
         return []
 
 
@@ -377,9 +376,7 @@ def numbers_and_names(classes: Any) -> tuple[Any, list[str] | None]:
         raise InputError(f"classes: expected K, numbers or names, got {why}.")
     if isinstance(classes, (np.ndarray, Tensor)):
         classes = classes.tolist()
-    if isinstance(classes, type):
-        raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
-    if isinstance(classes, str):
+    if isinstance(classes, (type, str)):
         raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
     if isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):
         return len(classes), [str(name) for name in classes]

@@ -45,6 +45,7 @@ from layerlaw.progress import Progress
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.design import TargetDealer
 from layerlaw.stats.passes import Dealer, SecondPass
+from layerlaw.stats.plane import Plane
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
 from layerlaw.stats.regression import SecondRegression
@@ -109,11 +110,11 @@ class Prober:
         return one_batch(data, self.plan.sites, self.options.memory) if whole else data
 
     def measure(self, data: Batches, label: str, *, whole: bool = False, **how: bool) -> Split:
-        """Both passes, in groups of sites that fit memory; `how` as for `Measurement`.
+        """Both passes, in groups of sites that fit memory; `how` as for `GroupedProbe`.
 
         `whole`: the statistics of all sites are needed afterwards, whatever memory they take.
         """
-        one = Measurement(self, data, label, **how)  # type: ignore[arg-type]
+        one = GroupedProbe(self, data, label, **how)  # type: ignore[arg-type]
         one.go(let_go=not whole)
         return one.split
 
@@ -122,18 +123,18 @@ class Prober:
 
         What cannot be measured of the test data is found out before the first pass over the training data.
         """
-        train = Measurement(self, data, "data", plane=True, extras=True)
+        train = GroupedProbe(self, data, "data", plane=True, extras=True)
         if test is None:
             train.go()
             return train.split, None
         # Of targets, what is measured of test data depends on what was found of the others.
         ahead = isinstance(self.classes, Classes) and self.options.batchnorm != "whole"
-        held_out = Measurement(self, test, "test", before=train, extras=True) if ahead else None
+        held_out = GroupedProbe(self, test, "test", before=train, extras=True) if ahead else None
         if held_out is not None and held_out.groups == train.groups:
             train.go(held_out)
             return train.split, held_out.split
         train.go(let_go=False)
-        held_out = held_out or Measurement(self, self.prepared(test), "test", before=train, extras=True)
+        held_out = held_out or GroupedProbe(self, self.prepared(test), "test", before=train, extras=True)
         held_out.go(let_go=False)
         return train.split, held_out.split
 
@@ -204,7 +205,7 @@ class Prober:
         return decision
 
 
-class Measurement:
+class GroupedProbe:
     """One data set: what fits of it, its sites in groups whose statistics fit memory together, and what is found of them.
 
     The centers of the one `before` are lent to test data, `plane` keeps samples for pictures, `extras` allows uncertainty.
@@ -218,7 +219,7 @@ class Measurement:
         data: Batches,
         label: str,
         *,
-        before: Measurement | None = None,
+        before: GroupedProbe | None = None,
         plane: bool = False,
         extras: bool = False,
         forgive: bool = False,
@@ -261,7 +262,7 @@ class Measurement:
     def _dealer(self) -> Dealer | TargetDealer:
         return self.prober.classes.dealer(*self.views, self.prober.options.seed, self.known)
 
-    def go(self, test: Measurement | None = None, *, let_go: bool = True) -> None:
+    def go(self, test: GroupedProbe | None = None, *, let_go: bool = True) -> None:
         """Measure all of it, and of every group of sites the test data right behind.
 
         Where several groups share the memory, each is let go of (`let_go`) when its numbers are known.
@@ -347,7 +348,9 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
     split.plane_labels = state.sample.labels if state.sample is not None else []
     with full_precision():
         state.classes.leave(second, state.sites, split)  # type: ignore[arg-type]
-        planes = state.sample.planes_later() if state.sample is not None else {}
+        planes: dict[object, Plane] = {}
+        if state.sample is not None:  # whose memory the next group needs, where there are several
+            planes = state.sample.planes() if state.turn else state.sample.planes_later()
     split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
     if split.accuracy is not None:
         with adding_nothing(state.borrowed):

@@ -95,9 +95,8 @@ def too_small(
     what = f"with {classes} classes" + (f" and {samples} samples{' or more' * (not known)}" if samples else "")
     takes = f"its statistics need {in_gib(kept)} GiB beside a slice of them"
     if samples is None:
-        takes = "its statistics need more than half of the budget for a single feature"
-    whole = statistic_bytes(classes, site.features) * views
-    how = "in about ten slices of its features"
+        takes = f"its statistics do not fit, not even in {MOST_ROUNDS:,} rounds of slices"
+    whole, how = statistic_bytes(classes, site.features) * views, "in about ten slices of its features"
     if samples is None or not known or whole <= enough:  # of unknown samples no number of slices is sure to do
         enough, how = whole, "whole"
     needs, cure = f"{what} {takes}, {the_budget(memory)}", f"memory_gib={enough_gib(enough, memory)} measures it {how}"
@@ -156,8 +155,7 @@ class SlicedProbe:
     """One data set, some sites, slice after slice."""
 
     def __init__(
-        self,
-        prober: Prober, sites: Sequence[Site], data: Batches, label: str, split: Split, reference: Split | None,
+        self, prober: Prober, sites: Sequence[Site], data: Batches, label: str, split: Split, reference: Split | None,
         dealer: Dealer, memory: int, *, plane: bool,
     ) -> None:  # fmt: skip
         """Which slices there are; `dealer` says which views of them. Raises where even these do not fit the memory."""

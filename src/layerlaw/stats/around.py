@@ -235,7 +235,8 @@ class Finished(Around):
         some = replace(centers, basis=centers.basis[..., :0])
         if not read:
             nothing = centers.coordinates[:0, :0]
-            some = replace(some, means=centers.means[:FEW_MEANS], coordinates=nothing, places=nothing)
+            few, mean = centers.means[:FEW_MEANS], centers.mean[:0]
+            some = replace(some, means=few, mean=mean, coordinates=nothing, places=nothing)
         super().__init__(some._each(torch.Tensor.clone))
         self._doubt = site.doubt(scatter)
 
