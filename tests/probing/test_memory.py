@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 import layerlaw as ll
+from layerlaw import probing
 from layerlaw.capture.plan import statistic_bytes
 from layerlaw.errors import MemoryBudgetError
+from layerlaw.stats.around import Finished
 
 SCRIPT = Path(__file__).parent / "stream_memory.py"
 
@@ -136,6 +138,27 @@ def test_groups_of_sites_give_the_record_of_all_at_once(case: str) -> None:
     assert ("nc3" in grouped.columns) == (case in ("read", "again", "parts"))
     assert (grouped.sites[0].values["ncc_mismatch"] is None) == (case == "foreign")
     assert ["same features" in site.aside for site in grouped.sites].count(True) == (case == "again")
+
+
+def test_a_merge_of_shards_holds_the_statistics_of_one_group_of_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, memory = network(width=40).double(), 1.1 * statistic_bytes(K, 40) / 2**30
+    how = {"sites": "layers", "uncertainty": False, "batch_size": 20, "progress": False, "memory_gib": memory}
+    for _ in range(2):
+        for i in (1, 2):
+            probing.probe_shard(model, (X.double(), Y), shard=(i, 2), state=tmp_path, **how)
+    recorded, seen = probing.recorded, []
+
+    def spy(*args: Any, **more: Any) -> ll.Record:
+        seen.extend(args[2].around.values())
+        return recorded(*args, **more)
+
+    monkeypatch.setattr(probing, "recorded", spy)
+    record = probing.merge(tmp_path)
+    assert all(isinstance(one, Finished) for one in seen)
+    assert len(seen) == len(record.sites)
+    assert_same(record, ll.probe(model, (X.double(), Y), **how))
 
 
 def test_test_data_that_do_not_fit_are_told_before_the_first_pass() -> None:

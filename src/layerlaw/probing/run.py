@@ -274,7 +274,7 @@ class GroupedProbe:
                 one._measure_group(group, turn)
             if several and let_go:
                 for one in reversed(both):  # test data are measured around the others
-                    one._let_go(group, self.split)
+                    one._let_go(group)
         for one in both:
             one._measure_slices()
 
@@ -301,17 +301,12 @@ class GroupedProbe:
         if state.sample is not None and (read := state.sample.features(prober.plan.reads)) is not None:
             split.read = read
 
-    def _let_go(self, group: Sequence[Site], train: Split) -> None:
-        """Compute the numbers of a group of sites, which is all that is kept: the next group needs the memory."""
-        prober, split, reference = self.prober, self.split, self.reference
-        if taken_over.get() is not None:  # the files of a shard have all of it
-            for site in group:
-                split.around.pop(site, None)
-        elif isinstance(prober.classes, Classes):
-            foreign = foreign_scores(train.free_accuracy, prober.plan.classes)
-            with full_precision():
-                seen = split.without_decisions() if foreign else split
-                split.let_go(group, prober.classes.columns(seen, group, reference=reference), prober.plan.reads)
+    def _let_go(self, group: Sequence[Site]) -> None:
+        if taken_over.get() is None:
+            let_go(self.prober, group, self.split, self.reference)
+            return
+        for site in group:  # the files of a shard have all of it
+            self.split.around.pop(site, None)
 
     def _measure_slices(self) -> None:
         split, sites = self.split, self.prober.plan.sites
@@ -321,6 +316,16 @@ class GroupedProbe:
         split.around = {site: split.around[site] for site in sites}  # in the order of depth
         split.scatters = {site: split.scatters[site] for site in sites}
         split.no_extras_why, split.one_forward = self.fitting.why_not, False
+
+
+def let_go(prober: Prober, group: Sequence[Site], split: Split, reference: Split | None) -> None:
+    """Compute the numbers of a group of sites, which is all that is kept: the next group needs the memory."""
+    if not isinstance(prober.classes, Classes):
+        return
+    foreign = foreign_scores((reference or split).free_accuracy, prober.plan.classes)
+    with full_precision():
+        seen = split.without_decisions() if foreign else split
+        split.let_go(group, prober.classes.columns(seen, group, reference=reference), prober.plan.reads)
 
 
 def _places(group: Sequence[Site], sites: Sequence[Site]) -> str:
