@@ -95,7 +95,7 @@ def test_standard_errors_and_the_floor_are_left_out_when_features_do_not_fit_and
     (note,) = small.notes
     found = re.fullmatch(
         r"No standard errors and permuted-label floor: features take (\S+) GiB, statistics (\S+) GiB, the budget is "
-        r"(\S+); request them with uncertainty=True, or give memory_gib=(\S+)\.", note
+        r"(\S+) GiB; request them with uncertainty=True, or give memory_gib=(\S+)\.", note
     )  # fmt: skip
     assert found is not None, note
     features, statistics, budget, enough = map(float, found.groups())

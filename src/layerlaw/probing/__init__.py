@@ -24,19 +24,18 @@ from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import again_without_plan, columns_later, origin_of, plan_of
 from layerlaw.probing.memory import GROUPS
-from layerlaw.probing.run import Options, Prober, Split
+from layerlaw.probing.run import Options, Prober
 from layerlaw.probing.shards import first_batch, same_network, unequal_notes
 from layerlaw.probing.slices import slice_notes
 from layerlaw.probing.sources import source_of
+from layerlaw.probing.state import Split
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
 from layerlaw.probing.three_classes import three_classes
 from layerlaw.progress import Progress, choose
 from layerlaw.record import PartRow, Record, SiteRow
-from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Ranks, measured_together, world_size
-from layerlaw.stats.regression import SiteRegression
 from layerlaw.threads import WhenBusy, claimed
 from layerlaw.verdict.sentences import listed
 
@@ -155,10 +154,7 @@ def probe(
         prober = Prober(network, plan, chosen, options, randomness, where, slices=True)
         with probing_state(network, batchnorm):
             train = prober.prepared(train)
-            measured = prober.measure(train, "data", plane=True, extras=True)
-            tested = None
-            if held_out is not None:
-                tested = prober.measure(prober.prepared(held_out), "test", reference=measured, extras=True)
+            measured, tested = prober.measure_both(train, held_out)
             untrained = prober.measure_untrained(train) if null else None
             rows, notes = _parts(prober, train) if parts else ([], [])
             record = recorded(prober, train, measured, tested, untrained, since=started)
@@ -226,7 +222,6 @@ def recorded(
     if foreign := foreign_scores(train.free_accuracy, run.plan.classes):
         run, weight = replace(run, classes=replace(run.classes, undecided=foreign)), foreign
         train, test = (split and split.without_decisions() for split in (train, test))  # type: ignore[assignment]
-    found: list[Around | SiteRegression] = [*train.around.values(), *train.regressions.values()]
     plane_labels, words = run.classes.planes(train)
     return Record(
         name=type(run.network).__name__,
@@ -254,10 +249,10 @@ def recorded(
             "order": data.order,
             "weighting": options.weighting,
             **_labels(run, train),
-            "jackknife_groups": GROUPS if any(one.left_out is not None for one in found) else 0,
+            "jackknife_groups": GROUPS if train.has("left_out") else 0,
             "linear": options.linear,
             "parts": bool(run.plan.parts),
-            "permuted_labels": any(one.permuted is not None for one in found),
+            "permuted_labels": train.has("permuted"),
             "one_forward": train.one_forward,
             "seed": options.seed,
             "scores": run.classes.undecided or str(run.classes.scores),

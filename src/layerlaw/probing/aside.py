@@ -11,7 +11,8 @@ from layerlaw.capture.modules import modules_of
 from layerlaw.capture.plan import Site
 from layerlaw.module_tree import parameters_in, walk
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.run import Prober, Split
+from layerlaw.probing.run import Prober
+from layerlaw.probing.state import Split
 from layerlaw.record import SiteRow
 from layerlaw.verdict.sentences import listed
 

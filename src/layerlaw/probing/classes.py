@@ -19,7 +19,7 @@ from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
 from layerlaw.measures.unread import SiteColumns, all_columns
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
-from layerlaw.stats.around import Around, check_ranges
+from layerlaw.stats.around import FEW_MEANS, Around, check_ranges
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.labels import check_counts, check_reached, near_chance
 from layerlaw.stats.limits import TOO_LARGE, Doubt, finite
@@ -28,7 +28,7 @@ from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import double, not_dense
 
 if TYPE_CHECKING:
-    from layerlaw.probing.run import Split
+    from layerlaw.probing.state import Split
 
 ClassChoice = SupportsIndex | Sequence[int] | Sequence[str] | Mapping[int, str] | Mapping[str, int] | None
 MOST = 10_000_000  # classes: more would not be counted in memory
@@ -266,9 +266,11 @@ class Classes:
         self, split: Split, sites: Sequence[Site], weights: Rows = None, reference: Split | None = None
     ) -> dict[Site, SiteColumns]:
         """The numbers of the sites, at some by the rows (K, d) of the classifier that reads there: its `weights`."""
-        places = {sites.index(site): rows for site, rows in (weights or {}).items()}
-        known = [(split.around[site], split.scatters[site], split.near.get(site)) for site in sites]
-        return dict(zip(sites, all_columns(known, places), strict=True))
+        read = weights or {}
+        left = [site for site in sites if site not in split.finished or site in read]
+        known = [(split.around[site], split.scatters[site], split.near.get(site)) for site in left]
+        found = all_columns(known, {left.index(site): rows for site, rows in read.items()})
+        return split.numbers(sites, dict(zip(left, found, strict=True)))
 
     def span(self, split: Split) -> int:
         """How many dimensions the class means of a site span at most."""
@@ -281,8 +283,9 @@ class Classes:
         return f"its class means span {rank} of {span} dimensions"
 
     def fitted(self, split: Split, site: Site) -> Tensor:
-        """What tells the features of a site from those of another: class means (K, d), of slices their mean (d,)."""
-        return split.lent[site].centers.mean if site in split.lent else split.around[site].centers.means
+        """What tells the features of a site from those of another: class means, or a few of them; of slices their mean."""
+        few = FEW_MEANS if split.finished else None
+        return split.lent[site].centers.mean if site in split.lent else split.around[site].centers.means[:few]
 
     def doubt(self, split: Split, site: Site) -> Doubt | None:
         """Why D of a site would look right and may be wrong."""
@@ -302,9 +305,8 @@ class Classes:
         site, scatter = list(split.scatters.items())[-1]
         nearest = float(scatter.near.hits.sum() / scatter.counts.sum())
         if self.scores.given and near_chance(split.accuracy, self.K) and nearest > (1 + chance) / 2:
-            return [
-                f"{found}, while the nearest class center at '{site.name}' is right on {nearest:.1%}: are these scores?"
-            ]
+            other = f"the nearest class center at '{site.name}' is right on {nearest:.1%}"
+            return [f"{found}, while {other}: are these scores?"]
         return []
 
 
@@ -374,9 +376,7 @@ def numbers_and_names(classes: Any) -> tuple[Any, list[str] | None]:
         raise InputError(f"classes: expected K, numbers or names, got {why}.")
     if isinstance(classes, (np.ndarray, Tensor)):
         classes = classes.tolist()
-    if isinstance(classes, type):
-        raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
-    if isinstance(classes, str):
+    if isinstance(classes, (type, str)):
         raise InputError(f"classes: expected K, a list of names or of numbers, or {{number: name}}, got {classes!r}.")
     if isinstance(classes, Sequence) and len(classes) and all(isinstance(name, str) for name in classes):
         return len(classes), [str(name) for name in classes]

@@ -117,11 +117,8 @@ def record_of(
         if not decided:
             kind = replace(kind, undecided=NOT_GIVEN)
         prober = Prober(network, plan, kind, options, randomness, None)
-        measured = prober.measure(data, "data", plane=True, extras=True)
-        tested = None
-        if held_out is not None:
-            after = Batches(held_out.pair, where="test", **how)
-            tested = prober.measure(after, "test", reference=measured, extras=True)
+        after = None if held_out is None else Batches(held_out.pair, where="test", **how)
+        measured, tested = prober.measure_both(data, after)
         record = recorded(prober, data, measured, tested, None)
     record.name = name or "features"
     for unknown in ("batchnorm", "order", "reduce"):  # of a network, which is not here

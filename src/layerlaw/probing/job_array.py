@@ -33,11 +33,11 @@ from layerlaw.files import check_room, folder_for
 from layerlaw.packed import digest_of
 from layerlaw.probing import shard_files
 from layerlaw.probing.memory import KeptFeatures
-from layerlaw.probing.run import Prober, Split, first_pass, second_pass
+from layerlaw.probing.run import Prober
 from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, ShardFolder, merge, read_all, seal_of
 from layerlaw.probing.shards import ENOUGH
 from layerlaw.probing.sources import part_of, places_in, source_of
-from layerlaw.probing.state import DealerFrom, State, taken_over
+from layerlaw.probing.state import DealerFrom, Split, State, first_pass, second_pass, taken_over
 from layerlaw.probing.targets import Targets
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.stats.passes import FirstPass, SecondPass

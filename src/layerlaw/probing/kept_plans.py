@@ -32,7 +32,7 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 
 if TYPE_CHECKING:
-    from layerlaw.probing.run import Split
+    from layerlaw.probing.state import Split
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -111,7 +111,7 @@ def columns_later(
 ) -> dict[Site, SiteColumns] | None:
     """As `Classes.columns`, of one of the measurements by a monitor: computed when somebody looks; `None`: it is alone."""
     kept = _in_use.get()
-    if kept is None:
+    if kept is None or split.finished:
         return None
     known = [(split.around[site], split.scatters[site], split.near.get(site)) for site in sites]
     unread = Unread.of(known, {sites.index(site): rows for site, rows in weights.items()})

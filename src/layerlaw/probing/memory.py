@@ -28,6 +28,31 @@ MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
 
 
+class Budget(int):
+    """Bytes of the memory budget for statistics and kept features: those given, but for what is set `aside` for others."""
+
+    given: int
+    aside: int
+
+    def __new__(cls, given: int, aside: int) -> Budget:
+        """What is left of it."""
+        found = super().__new__(cls, given - aside)
+        found.given, found.aside = given, aside
+        return found
+
+
+def the_budget(memory: int) -> str:
+    """What there is, in words: what was given as memory_gib, and what is not for statistics."""
+    if not isinstance(memory, Budget) or not memory.aside:
+        return f"the budget is {in_gib(memory)} GiB"
+    return f"the budget is {in_gib(memory.given)} GiB, of which {in_gib(memory.aside)} are for matrices d×d"
+
+
+def enough_gib(need: float, memory: int) -> str:
+    """A memory_gib that has room for so many bytes, surely: matrices d×d may take up to half of it."""
+    return in_gib(1.1 * need * (2 if isinstance(memory, Budget) and memory.aside else 1))
+
+
 @dataclass(frozen=True)
 class Extras:
     """What is measured beyond the plain numbers, and how many bytes of features are kept for the second pass."""
@@ -54,10 +79,13 @@ class Extras:
             votes = torch.tensor([float(fits and samples is not None)], dtype=torch.float64)
             all_reduce([votes])
             fits = float(votes) == world_size()
-        needs = (
-            f"features take {in_gib(features)} GiB, statistics {in_gib(statistics)} GiB, the budget is {in_gib(memory)}"
-        )
-        cure = f"request them with uncertainty=True, or give memory_gib={in_gib(1.1 * (features + statistics))}"
+        takes = f"features take {in_gib(features)} GiB, statistics {in_gib(statistics)} GiB"
+        cure = "request them with uncertainty=True"
+        if samples is None:  # so no number is known to be enough
+            takes = f"statistics take {in_gib(statistics)} GiB, beside features of samples of unknown number"
+        else:
+            cure += f", or give memory_gib={enough_gib(features + statistics, memory)}"
+        needs = f"{takes}, {the_budget(memory)}"
         why_not = f"{needs}; {cure}" if not fits and None in (jackknife, permuted) else ""
         jackknife, permuted = (fits if option is None else option for option in (jackknife, permuted))
         left = memory - plain * views_of(jackknife, permuted)
@@ -92,13 +120,13 @@ class Extras:
         """That the statistics of one site do not fit, and what would."""
         what = "targets" if "targets" in of else "classes"
         count = classes - (what == "targets")  # their mean is one more
-        needs = f"with {count} {what} its statistics need {in_gib(need)} GiB, the budget is {in_gib(memory)} GiB"
+        needs = f"with {count} {what} its statistics need {in_gib(need)} GiB, {the_budget(memory)}"
         views = views_of(self.jackknife, self.permuted)
         others = [f"uncertainty=False, which takes {views} times less"] * (views > 1)
         others += ["reduce='mean'"] * (reduce == "flatten" and len(site.shape) > 1)
         others += ["fewer targets" if what == "targets" else "fewer classes (classes=[…])", "other sites"]
         others += ["a job without shards, which measures it in slices"] * (of == "classes in shards")
-        cure = f"memory_gib={in_gib(1.1 * need)} measures it; or use {', '.join(others)}"
+        cure = f"memory_gib={enough_gib(need, memory)} measures it; or use {', '.join(others)}"
         return MemoryBudgetError(f"site '{site.name}' has {site.features} features: {needs}. {cure}.")
 
 
@@ -293,11 +321,12 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
         total = max(n, data.samples or 0)
         if each * total > memory:
             what = f"{total}{'' if data.samples else ' or more'} samples with the features of {len(sites)} sites"
-            need = f"{in_gib(each * total)} GiB, the budget is {in_gib(memory)} GiB"
+            need, there = told_apart(each * total, memory)
             fits = f"which fits {int(memory // each)} samples"
+            larger = f"memory_gib={in_gib(1.1 * each * total)}" if data.samples else "a larger memory_gib"
             raise MemoryBudgetError(
-                f"{data.where}: batchnorm='whole' runs all samples as one batch: {what} need {need}, {fits}. "
-                "Use fewer samples or sites, a larger memory_gib, or batchnorm='running'."
+                f"{data.where}: batchnorm='whole' runs all samples as one batch: {what} need {need} GiB, the budget is "
+                f"{there} GiB, {fits}. Use fewer samples or sites, {larger}, or batchnorm='running'."
             )
     return data.joined(batches)
 
@@ -310,6 +339,12 @@ def views_of(jackknife: bool, permuted: bool) -> int:
 def in_gib(size: float) -> str:
     """A number of bytes in words."""
     return f"{size / 2**30:.2g}"
+
+
+def told_apart(*sizes: float) -> list[str]:
+    """The same of several sizes, with as many digits as they need to look different."""
+    several = ([f"{size / 2**30:.{digits}g}" for size in sizes] for digits in range(2, 17))
+    return next((words for words in several if len(set(words)) == len(words)), [in_gib(size) for size in sizes])
 
 
 def out_of_memory(network: nn.Module, batch: Batch, where: str) -> MemoryBudgetError:

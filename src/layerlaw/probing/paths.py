@@ -24,9 +24,10 @@ from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.probing.aside import token_notes, without_repetition
 from layerlaw.probing.classes import ClassChoice, Classes, told_classes
-from layerlaw.probing.run import Options, Prober, Split
+from layerlaw.probing.run import Options, Prober
 from layerlaw.probing.shards import first_batch
 from layerlaw.probing.sources import source_of
+from layerlaw.probing.state import Split
 from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.sheet import ImagePanel, Sheet
@@ -232,7 +233,7 @@ def sample_paths(
                 f"expected a network that decides among the classes, got none: {chosen.undecided or 'no scores'}."
             )
         prober = Prober(network, plan, chosen, options, randomness, home)
-        found = _Walked(prober, prober.measure(train, "data"), own=test is None)
+        found = _Walked(prober, prober.measure(train, "data", whole=True), own=test is None)
         found.go(shown)
     about = provenance(home, **model_provenance(network), data="data" if test is None else "test")
     return found.paths(about)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -15,22 +14,21 @@ from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
-from layerlaw.capture.replay import Features, Replays
+from layerlaw.capture.replay import Replays
 from layerlaw.errors import (
     CaptureError,
     InputError,
-    LabelError,
     LayerlawError,
-    PassError,
+    MemoryBudgetError,
     check_choice,
     check_seed,
 )
-from layerlaw.probing.classes import Classes
+from layerlaw.probing.classes import Classes, foreign_scores
 from layerlaw.probing.kept_plans import went_through
 from layerlaw.probing.memory import (
     GROUPS,
     PERMUTATIONS,
-    WHY_NOT,
+    Budget,
     Extras,
     KeptFeatures,
     linear_sites,
@@ -39,21 +37,18 @@ from layerlaw.probing.memory import (
     scatter_bytes,
     views_of,
 )
-from layerlaw.probing.shard_words import STEADY_SHARDS
-from layerlaw.probing.shards import Pace, Step, borrowed, check_dealt, looked_up
+from layerlaw.probing.shards import Pace, Step, borrowed, looked_up
 from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
-from layerlaw.probing.state import State, taken_over
+from layerlaw.probing.state import Split, State, first_pass, second_pass, taken_over
 from layerlaw.probing.targets import Targets
-from layerlaw.probing.waiting import Waiting, add_second
 from layerlaw.progress import Progress
-from layerlaw.stats.around import Around
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.passes import SecondPass
+from layerlaw.stats.design import TargetDealer
+from layerlaw.stats.passes import Dealer, SecondPass
+from layerlaw.stats.plane import Plane
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
-from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
-from layerlaw.stats.scatter import NearestCenter, Scatter
-from layerlaw.stats.slices import Reference
+from layerlaw.stats.regression import SecondRegression
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
     True: (True, True),
@@ -97,39 +92,6 @@ class Options:
         return int(min(self.memory_gib, 2.0**30) * 2**30)
 
 
-@dataclass
-class Split:
-    """What the passes over one data set leave, by site."""
-
-    around: dict[Site, Around] = field(default_factory=dict)
-    scatters: dict[Site, Scatter] = field(default_factory=dict)
-    near: dict[Site, NearestCenter] = field(default_factory=dict)
-    regressions: dict[Site, SiteRegression] = field(default_factory=dict)  # of targets, instead of the three above
-    planes: dict[Site, list[tuple[float, ...]]] = field(default_factory=dict)
-    plane_labels: list[int] = field(default_factory=list)
-    read: Tensor | None = None  # what the classifier reads of the samples in the planes (n, d)
-    counts: list[int] = field(default_factory=list)
-    accuracy: float | None = None
-    free_accuracy: float | None = None  # among all classes of the network, where fewer are measured
-    r_squared: float | None = None
-    targets: FirstRegression | None = None  # what pass 1 knows of targets
-    fingerprint: str = ""
-    samples: str = ""  # the fingerprint whatever their order
-    one_forward: bool = False
-    no_extras_why: str = ""
-    no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
-    slices_why: str = ""  # which sites were measured in slices of their features, and by how many forwards
-    lent: dict[Site, Reference] = field(default_factory=dict)  # of such sites, what test data need
-    slice_data: Batches | None = None  # to be gone through again for them
-    untrusted: dict[Hashable, str] | None = None  # names of sites that moved between the passes, and how; `None`: raise
-
-    def without_decisions(self) -> Split:
-        """The same without what the network itself decided."""
-        near = {site: NearestCenter(near.sums[..., :2]) for site, near in self.near.items()}
-        scatters = {site: replace(s, sums=s.sums[..., : s.rank + 6]) for site, s in self.scatters.items()}
-        return replace(self, near=near, scatters=scatters, accuracy=None)
-
-
 @dataclass(frozen=True)
 class Prober:
     """One network, its plan and the options, ready to go over data; `classes` says what the labels are, also targets."""
@@ -147,62 +109,34 @@ class Prober:
         whole = self.options.batchnorm == "whole" and has_batchnorm(self.network)
         return one_batch(data, self.plan.sites, self.options.memory) if whole else data
 
-    def measure(
-        self,
-        data: Batches,
-        label: str,
-        *,
-        reference: Split | None = None,
-        plane: bool = False,
-        extras: bool = False,
-        forgive: bool = False,
-    ) -> Split:
-        """Both passes, in groups of sites that fit memory; `reference` lends its centers, `extras` allows uncertainty.
+    def measure(self, data: Batches, label: str, *, whole: bool = False, **how: bool) -> Split:
+        """Both passes, in groups of sites that fit memory; `how` as for `GroupedProbe`.
 
-        With `forgive` a site that cannot be trusted is named in the split instead of an error.
+        `whole`: the statistics of all sites are needed afterwards, whatever memory they take.
         """
-        options, sites, K = self.options, self.plan.sites, self.classes.K
-        wanted = UNCERTAINTY[options.uncertainty if extras else False]
-        linear, why_not = frozenset[str](), dict[str, list[str]]()
-        if options.linear and extras:
-            linear, why_not = linear_sites(sites, data.samples, K, options.memory)
-        moments, taken = self.classes.moments(sites, data.samples, options.memory, reference)
-        memory = options.memory - taken - scatter_bytes(sites, linear)
-        fitting = Extras.that_fit(sites, data.samples, K, memory, wanted)
-        known = None if data.labels is None else self.classes.positions(data.labels, f"labels of {label}")[0].cpu()
-        split = Split(untrusted={} if forgive else None, no_linear_why=why_not)
-        groups, permuted = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
-        shards = taken_over.get() is not None
-        allowed = self.slices and isinstance(self.classes, Classes) and not shards
-        wide = wide_sites(sites, K, views_of(fitting.jackknife, fitting.permuted), memory) if allowed else []
-        if reference is not None:  # whose centers are sliced
-            wide = [site for site in sites if site in reference.lent]
-        if cut := [site.name for site in wide if site.name in linear]:
-            linear -= set(cut)
-            why_not.setdefault(NO_LINEAR, []).extend(cut)
-        what = "targets" if isinstance(self.classes, Targets) else f"classes{' in shards' * shards}"
-        whole = [site for site in sites if site not in wide]
-        for group in filter(None, fitting.groups(whole, K, memory, reduce=options.reduce, of=what)):
-            dealer = self.classes.dealer(groups, permuted, options.seed, known)
-            kept = KeptFeatures(group, fitting.keep if len(group) == len(sites) else 0, data.samples, data.length)
-            sample = self.classes.sample() if plane else None
-            first = self.classes.first(groups, moments)
-            shared = (group, data, label, self.classes, dealer, first, kept, sample, fitting.why_not, linear)
-            state = State(*shared, room=fitting.room(group, K, memory))
-            if (instead := taken_over.get()) is not None:
-                instead(self, state, split, reference)
-                continue
-            first_pass(self, state)
-            _leave(state, second_pass(self, state, reference), split)
-            if state.sample is not None and (read := state.sample.features(self.plan.reads)) is not None:
-                split.read = read
-        if wide:
-            dealer = self.classes.dealer(groups, permuted, options.seed, known)
-            SlicedProbe(self, wide, data, label, split, reference).measure(dealer, memory, plane=plane)
-            split.around = {site: split.around[site] for site in sites}  # in the order of depth
-            split.scatters = {site: split.scatters[site] for site in sites}
-            split.no_extras_why, split.one_forward = fitting.why_not, False
-        return split
+        one = GroupedProbe(self, data, label, **how)  # type: ignore[arg-type]
+        one.go(let_go=not whole)
+        return one.split
+
+    def measure_both(self, data: Batches, test: Batches | None) -> tuple[Split, Split | None]:
+        """Training data, and test data around their centers: a group of sites at a time, whose memory the next one takes.
+
+        What cannot be measured of the test data is found out before the first pass over the training data.
+        """
+        train = GroupedProbe(self, data, "data", plane=True, extras=True)
+        if test is None:
+            train.go()
+            return train.split, None
+        # Of targets, what is measured of test data depends on what was found of the others.
+        ahead = isinstance(self.classes, Classes) and self.options.batchnorm != "whole"
+        held_out = GroupedProbe(self, test, "test", before=train, extras=True) if ahead else None
+        if held_out is not None and held_out.groups == train.groups:
+            train.go(held_out)
+            return train.split, held_out.split
+        train.go(let_go=False)
+        held_out = held_out or GroupedProbe(self, self.prepared(test), "test", before=train, extras=True)
+        held_out.go(let_go=False)
+        return train.split, held_out.split
 
     def measure_untrained(self, data: Batches) -> Split:
         """The null: the same network with fresh parameters, BatchNorm recalibrated on the data, measured in the same way."""
@@ -271,6 +205,138 @@ class Prober:
         return decision
 
 
+class GroupedProbe:
+    """One data set: what fits of it, its sites in groups whose statistics fit memory together, and what is found of them.
+
+    The centers of the one `before` are lent to test data, `plane` keeps samples for pictures, `extras` allows uncertainty.
+    With `forgive` a site that cannot be trusted is named in the split instead of an error. All that may not fit raises here,
+    before the first pass.
+    """
+
+    def __init__(
+        self,
+        prober: Prober,
+        data: Batches,
+        label: str,
+        *,
+        before: GroupedProbe | None = None,
+        plane: bool = False,
+        extras: bool = False,
+        forgive: bool = False,
+    ) -> None:
+        self.prober, self.data, self.label, self.plane = prober, data, label, plane
+        self.reference: Split | None = None if before is None else before.split
+        options, classes, sites = prober.options, prober.classes, prober.plan.sites
+        wanted = UNCERTAINTY[options.uncertainty if extras else False]
+        linear, why_not = frozenset[str](), dict[str, list[str]]()
+        if options.linear and extras:
+            linear, why_not = linear_sites(sites, data.samples, classes.K, options.memory)
+        self.moments, taken = classes.moments(sites, data.samples, options.memory, self.reference)
+        self.memory = Budget(options.memory, taken + scatter_bytes(sites, linear))
+        self.fitting = fitting = Extras.that_fit(sites, data.samples, classes.K, self.memory, wanted)
+        self.known = None if data.labels is None else classes.positions(data.labels, f"labels of {label}")[0].cpu()
+        self.split: Split = Split(untrusted={} if forgive else None, no_linear_why=why_not)
+        self.views = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
+        shards = taken_over.get() is not None
+        allowed = prober.slices and isinstance(classes, Classes) and not shards
+        views = views_of(fitting.jackknife, fitting.permuted)
+        self.wide = wide_sites(sites, classes.K, views, self.memory) if allowed else []
+        if before is not None:  # whose centers are sliced
+            self.wide = before.wide
+        if cut := [site.name for site in self.wide if site.name in linear]:
+            linear -= set(cut)
+            why_not.setdefault(NO_LINEAR, []).extend(cut)
+        self.linear = linear
+        what = "targets" if isinstance(classes, Targets) else f"classes{' in shards' * shards}"
+        whole = [site for site in sites if site not in self.wide]
+        self.slices: SlicedProbe | None = None
+        try:
+            groups = fitting.groups(whole, classes.K, self.memory, reduce=options.reduce, of=what)
+            self.groups = [group for group in groups if group]
+            if self.wide:
+                how = (prober, self.wide, data, label, self.split, self.reference)
+                self.slices = SlicedProbe(*how, self._dealer(), self.memory, plane=plane)
+        except MemoryBudgetError as error:
+            raise error if label == "data" else MemoryBudgetError(f"{label}: {error}") from None
+
+    def _dealer(self) -> Dealer | TargetDealer:
+        return self.prober.classes.dealer(*self.views, self.prober.options.seed, self.known)
+
+    def go(self, test: GroupedProbe | None = None, *, let_go: bool = True) -> None:
+        """Measure all of it, and of every group of sites the test data right behind.
+
+        Where several groups share the memory, each is let go of (`let_go`) when its numbers are known.
+        """
+        both = [self] if test is None else [self, test]
+        several = len(self.groups) + bool(self.wide) > 1
+        for turn, group in enumerate(self.groups):
+            for one in both:
+                one._measure_group(group, turn)
+            if several and let_go:
+                for one in reversed(both):  # test data are measured around the others
+                    one._let_go(group)
+        for one in both:
+            one._measure_slices()
+
+    def _state(self, group: Sequence[Site], turn: int) -> State:
+        """What both passes over a group of sites share."""
+        prober, data, fitting, sites = self.prober, self.data, self.fitting, self.prober.plan.sites
+        keep = fitting.keep if len(group) == len(sites) else 0
+        kept = KeptFeatures(group, keep, data.samples, data.length)
+        sample = prober.classes.sample() if self.plane else None
+        first = prober.classes.first(self.views[0], self.moments)
+        shared = (group, data, self.label, prober.classes, self._dealer(), first, kept, sample, fitting.why_not)
+        state = State(*shared, self.linear, room=fitting.room(group, prober.classes.K, self.memory))
+        if len(group) < len(sites):
+            state.turn = f", {_places(group, sites)}, group {turn + 1} of {len(self.groups) + bool(self.wide)}"
+        return state
+
+    def _measure_group(self, group: Sequence[Site], turn: int) -> None:
+        prober, split, state = self.prober, self.split, self._state(group, turn)
+        if (instead := taken_over.get()) is not None:
+            instead(prober, state, split, self.reference)
+            return
+        first_pass(prober, state)
+        _leave(state, second_pass(prober, state, self.reference), split)
+        if state.sample is not None and (read := state.sample.features(prober.plan.reads)) is not None:
+            split.read = read
+
+    def _let_go(self, group: Sequence[Site]) -> None:
+        if taken_over.get() is None:
+            let_go(self.prober, group, self.split, self.reference)
+            return
+        for site in group:  # the files of a shard have all of it
+            self.split.around.pop(site, None)
+
+    def _measure_slices(self) -> None:
+        split, sites = self.split, self.prober.plan.sites
+        if self.slices is None:
+            return
+        self.slices.measure()
+        split.around = {site: split.around[site] for site in sites}  # in the order of depth
+        split.scatters = {site: split.scatters[site] for site in sites}
+        split.no_extras_why, split.one_forward = self.fitting.why_not, False
+
+
+def let_go(prober: Prober, group: Sequence[Site], split: Split, reference: Split | None) -> None:
+    """Compute the numbers of a group of sites, which is all that is kept: the next group needs the memory."""
+    if not isinstance(prober.classes, Classes):
+        return
+    foreign = foreign_scores((reference or split).free_accuracy, prober.plan.classes)
+    with full_precision():
+        seen = split.without_decisions() if foreign else split
+        split.let_go(group, prober.classes.columns(seen, group, reference=reference), prober.plan.reads)
+
+
+def _places(group: Sequence[Site], sites: Sequence[Site]) -> str:
+    """Which of all sites these are."""
+    at = [sites.index(site) + 1 for site in group]
+    if len(at) == 1:
+        return f"site {at[0]} of {len(sites)}"
+    run = at == list(range(at[0], at[-1] + 1))
+    return f"sites {at[0]}–{at[-1]} of {len(sites)}" if run else f"{len(at)} of {len(sites)} sites"
+
+
 def _forward(capture: Capture, step: Step) -> Any:
     """The model's output for a batch, which may be unlike the one of the dry run."""
     try:
@@ -283,112 +349,13 @@ def _forward(capture: Capture, step: Step) -> Any:
         raise CaptureError(failed(f"in {step.where}", step.batch, error)) from error
 
 
-def first_pass(prober: Prober, state: State) -> None:
-    """Class sums of every site; features are kept as long as they fit, and their sums taken at the end, all at once."""
-    kept, waiting = state.kept, Waiting(state.sites, state.room, state.add_waiting)
-    stream = waiting.or_at_once(state.update)
-
-    def consume(site: Site, features: Tensor) -> None:
-        (kept.add if kept.whole else stream)(site, features)
-
-    def take_all(features: Features) -> bool:
-        return (kept.add_all if kept.whole else waiting.add_all)(features)
-
-    empty = True
-    state.replays = Replays(prober.network, prober.plan, state.sites, state.data.length)
-    state.replays.take_all = take_all
-    with prober.capturing(state.sites, consume, state.replays) as capture:
-        for step in prober.steps(state.data, f"{state.label}, pass 1", state.fingerprint):
-            empty, state.borrowed = False, step.borrowed
-            if kept.whole and not kept.fits(len(step.labels)):
-                _stop_keeping(prober, state)
-            if kept.whole:
-                kept.close(step.labels, prober.decide(capture, step, state), step.where)
-            elif waiting.takes(step.labels):
-                dealt = state.dealer.deal(step.labels)
-                waiting.close(dealt, prober.decide(capture, step, state), step.where)
-            else:
-                state.begin(step.labels)
-                prober.decide(capture, step, state)
-                state.end(step.where)
-        waiting.finish()
-    if empty:
-        raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
-    check_dealt(state.fingerprint, state.data, state.label)
-    if kept.whole:
-        state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
-        state.dealer.restart()
-        state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
-    if state.borrowed and state.sample is not None:
-        state.sample = prober.classes.sample()  # those are pictured there
-    state.raise_spoilt()
-
-
-def _stop_keeping(prober: Prober, state: State) -> None:
-    """The features do not fit after all: sums of what was kept, then on without, and without extras nobody requested."""
-    # Ranks must add up the same things.
-    if prober.options.uncertainty is None and world_size() == 1 and (state.dealer.groups or state.dealer.permuted):
-        state.first.drop_extras()
-        state.dealer.groups, state.dealer.permuted, state.why_not = 0, False, WHY_NOT
-    for labels, rows, where in state.kept.batches():
-        state.add_kept(labels, rows, lambda _, where=where: where)  # type: ignore[misc]
-    state.kept.drop()
-
-
-def second_pass(prober: Prober, state: State, reference: Split | None) -> SecondPass | SecondRegression:
-    """What residuals do around what pass 1 found, from the kept features or from another forward."""
-    second: SecondPass | SecondRegression
-    with full_precision(), adding_nothing(state.borrowed):
-        how = (state.label, prober.options.weighting, reference, state.linear, state.sums_again())
-        second = prober.classes.second(state.first, *how)  # type: ignore[arg-type]
-    state.first = prober.classes.first(0, ())  # its sums are no longer needed
-    kept = state.kept
-    if kept.whole:
-        state.forget_replays()
-        add_second(second, prober.classes.K, kept, state.dealt_again())
-        pace = Pace(prober.network, state.data, prober.device)
-        while pace.go_on(False):  # others may not have kept all of their features
-            pace.forward_only()
-    else:
-        _second_forward(prober, state, second)
-        state.forget_replays()
-    with full_precision(), adding_nothing(state.borrowed):
-        second.all_reduce()
-    return second
-
-
-def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
-    state.dealer.restart()
-    shards = taken_over.get() is not None
-    again = Fingerprint() if state.dealer.groups or state.dealer.permuted or shards else None
-    waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
-    update = waiting.or_at_once(second.update)
-    if state.replays is not None:
-        state.replays.take_all = waiting.add_all
-    with prober.capturing(state.sites, update, state.replays) as capture:
-        for step in prober.steps(state.data, f"{state.label}, pass 2", again):
-            waits, dealt = waiting.takes(step.labels), state.dealer.deal(step.labels)
-            if waits:
-                waiting.close(dealt, prober.decide(capture, step, state), step.where)
-                continue
-            second.begin(dealt, None)
-            second.decision = prober.decide(capture, step, state)
-            with full_precision():
-                second.end()
-        waiting.finish()
-    if again is not None and again.text() != state.fingerprint.text():
-        if shards:
-            raise PassError(f"{state.data.where}: the samples or their order changed since round 1. {STEADY_SHARDS}.")
-        why = "changed between the two passes, which standard errors and permuted labels do not allow"
-        cure = "pass data that do not change, or uncertainty=False"
-        raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")
-
-
 def _leave(state: State, second: SecondPass | SecondRegression, split: Split) -> None:
     split.plane_labels = state.sample.labels if state.sample is not None else []
     with full_precision():
         state.classes.leave(second, state.sites, split)  # type: ignore[arg-type]
-        planes = state.sample.planes_later() if state.sample is not None else {}
+        planes: dict[object, Plane] = {}
+        if state.sample is not None:  # whose memory the next group needs, where there are several
+            planes = state.sample.planes() if state.turn else state.sample.planes_later()
     split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
     if split.accuracy is not None:
         with adding_nothing(state.borrowed):

@@ -29,9 +29,9 @@ from layerlaw.files import as_path, made_folder, replace_whole
 from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures
-from layerlaw.probing.run import Options, Prober, Split, _leave
+from layerlaw.probing.run import Options, Prober, _leave, let_go
 from layerlaw.probing.shard_words import SHOWN, cure_of, difference, listed_shards, not_done
-from layerlaw.probing.state import State
+from layerlaw.probing.state import Split, State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import choose
 from layerlaw.provenance import code_version
@@ -394,4 +394,6 @@ def _merged(
         _leave(state, second, split)
         if sample is not None and (read := sample.features(prober.plan.reads)) is not None:
             split.read = read
+        if len(here["groups"]) > 1 and label == sums[0][1]["identity"]["splits"][-1]:  # nothing is measured around it
+            let_go(prober, sites, split, reference)
     return split

@@ -21,9 +21,9 @@ from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import FeatureError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.memory import KeptFeatures, in_gib
+from layerlaw.probing.memory import KeptFeatures, enough_gib, in_gib, the_budget
 from layerlaw.probing.shards import check_dealt
-from layerlaw.probing.state import State
+from layerlaw.probing.state import Split, State
 from layerlaw.stats.labels import check_counts
 from layerlaw.stats.limits import TOO_LARGE, check_range, finite
 from layerlaw.stats.passes import Dealer, Dealt, check_finite
@@ -33,7 +33,7 @@ from layerlaw.stats.slices import Added, Slice, SlicedSite, Views
 from layerlaw.wording import counted
 
 if TYPE_CHECKING:
-    from layerlaw.probing.run import Prober, Split
+    from layerlaw.probing.run import Prober
 
 MOST_ROUNDS = 1000  # of two forwards each
 LISTED = 5  # sites that a note names
@@ -86,15 +86,20 @@ def kept_bytes(views: int, classes: int, samples: int) -> int:
     return 8 * views * classes * (2 * classes + samples)
 
 
-def too_small(site: Site, classes: int, views: int, samples: int | None, memory: int) -> MemoryBudgetError:
-    """That a site does not fit even in slices, and what would."""
+def too_small(
+    site: Site, classes: int, views: int, samples: int | None, memory: int, *, known: bool = True
+) -> MemoryBudgetError:
+    """That a site does not fit even in slices, and what would; `known`: whether there are no more than so many samples."""
     kept = 0 if samples is None else kept_bytes(views, classes, samples)
     enough = kept + FEATURE_BYTES * views * classes * -(-site.features // 10)
-    what = f"with {classes} classes" + (f" and {samples} samples" if samples is not None else "")
-    needs = f"{what} its statistics need {in_gib(kept)} GiB beside a slice of them, the budget is {in_gib(memory)} GiB"
-    enough, whole = enough * (1 + (samples is None)), statistic_bytes(classes, site.features) * views
-    how = "whole" if whole <= enough else "in about ten slices of its features"
-    cure = f"memory_gib={in_gib(1.1 * min(enough, whole))} measures it {how}"
+    what = f"with {classes} classes" + (f" and {samples} samples{' or more' * (not known)}" if samples else "")
+    takes = f"its statistics need {in_gib(kept)} GiB beside a slice of them"
+    if samples is None:
+        takes = f"its statistics do not fit, not even in {MOST_ROUNDS:,} rounds of slices"
+    whole, how = statistic_bytes(classes, site.features) * views, "in about ten slices of its features"
+    if samples is None or not known or whole <= enough:  # of unknown samples no number of slices is sure to do
+        enough, how = whole, "whole"
+    needs, cure = f"{what} {takes}, {the_budget(memory)}", f"memory_gib={enough_gib(enough, memory)} measures it {how}"
     others = "or use reduce='mean', fewer classes (classes=[…]), fewer samples, other sites"
     return MemoryBudgetError(f"site '{site.name}' has {site.features} features: {needs}. {cure}; {others}.")
 
@@ -150,26 +155,28 @@ class SlicedProbe:
     """One data set, some sites, slice after slice."""
 
     def __init__(
-        self, prober: Prober, sites: Sequence[Site], data: Batches, label: str, split: Split, reference: Split | None
-    ) -> None:
+        self, prober: Prober, sites: Sequence[Site], data: Batches, label: str, split: Split, reference: Split | None,
+        dealer: Dealer, memory: int, *, plane: bool,
+    ) -> None:  # fmt: skip
+        """Which slices there are; `dealer` says which views of them. Raises where even these do not fit the memory."""
         assert isinstance(prober.classes, Classes)
         self.prober, self.classes, self.sites = prober, prober.classes, list(sites)
         self.data, self.label, self.split, self.reference = data, label, split, reference
         self.seen: _FirstForward | None = None
         self.forwards = 0
-
-    def measure(self, dealer: Dealer, memory: int, *, plane: bool) -> None:
-        """All of it, into the split; `dealer` says which views there are."""
         self.dealer, self.memory, self.plane = dealer, memory, plane
         self.views = Views(dealer.groups, int(dealer.permuted), self.reference is not None)
         known = gathered(self.data.samples)  # ranks must cut the same slices
         self.samples = None if None in known else max(n for n in known if n is not None)
-        rounds = self._rounds(self.sites)
-        self.planned = len(rounds) * self._per_round
+        self.rounds = self._rounds(self.sites)
+        self.planned = len(self.rounds) * self._per_round
+
+    def measure(self) -> None:
+        """All of it, into the split."""
         self.split.slices_why = self._said()
         self.state = self._new_state(self.data)
         going: dict[Site, SlicedSite] = {}
-        for pieces in rounds:
+        for pieces in self.rounds:
             self._round(pieces, going)
             for piece in pieces:
                 if piece.stop == piece.site.features:
@@ -192,7 +199,7 @@ class SlicedProbe:
         names = ", ".join(f"'{site.name}'" for site in self.sites[:LISTED]) + ", …" * (len(self.sites) > LISTED)
         widest = max(self.sites, key=lambda site: site.features)
         need = in_gib(statistic_bytes(self.classes.K, widest.features) * self.views.count)
-        why = f"the statistics of '{widest.name}' need {need} GiB, the budget is {in_gib(self.memory)} GiB"
+        why = f"the statistics of '{widest.name}' need {need} GiB, {the_budget(self.memory)}"
         extra = f", {self.planned // 3} of them over the training data" if self.views.reference else ""
         how = f"{counted(self.planned, 'forward')}{extra}"
         return f"Measured in slices of the features, {self.label}, by {how}: {names} ({why})."
@@ -313,7 +320,7 @@ class SlicedProbe:
         """Data of unknown length may have more samples than the budget holds coordinates of."""
         kept = kept_bytes(self.views.count, self.classes.K, samples)
         if self.samples is None and kept > self.memory // 2:
-            raise too_small(self.sites[0], self.classes.K, self.views.count, samples, self.memory)
+            raise too_small(self.sites[0], self.classes.K, self.views.count, samples, self.memory, known=False)
 
     def _first_seen(
         self, dealt: list[Dealt], decisions: list[Tensor | None], fingerprint: Fingerprint

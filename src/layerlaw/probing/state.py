@@ -1,11 +1,12 @@
-"""What both passes over one group of sites share."""
+"""What both passes over one group of sites share, and what they leave."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,18 +14,90 @@ from torch import Tensor
 from layerlaw.capture.batches import Batches
 from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.plan import Site
-from layerlaw.capture.replay import Replays
-from layerlaw.errors import FeatureError
+from layerlaw.capture.replay import Features, Replays
+from layerlaw.errors import FeatureError, LabelError, PassError
+from layerlaw.measures.unread import SiteColumns
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.memory import KeptFeatures
+from layerlaw.probing.memory import WHY_NOT, KeptFeatures
+from layerlaw.probing.shard_words import STEADY_SHARDS
+from layerlaw.probing.shards import Pace, check_dealt
 from layerlaw.probing.targets import Targets
-from layerlaw.stats.passes import Dealer, Dealt, FirstPass, SumsAgain
+from layerlaw.probing.waiting import Waiting, add_second
+from layerlaw.stats.around import Around, Finished
+from layerlaw.stats.passes import Dealer, Dealt, FirstPass, SecondPass, SumsAgain
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import world_size
-from layerlaw.stats.regression import FirstRegression
+from layerlaw.stats.ranks import adding_nothing, world_size
+from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
+from layerlaw.stats.scatter import NearestCenter, Scatter
+from layerlaw.stats.slices import Reference
 
+if TYPE_CHECKING:
+    from layerlaw.probing.run import Prober
+
+T = TypeVar("T")
 BATCHES = 64  # whose decisions are looked at together
+
+
+@dataclass
+class Split:
+    """What the passes over one data set leave, by site."""
+
+    around: dict[Site, Around] = field(default_factory=dict)
+    scatters: dict[Site, Scatter] = field(default_factory=dict)
+    near: dict[Site, NearestCenter] = field(default_factory=dict)
+    regressions: dict[Site, SiteRegression] = field(default_factory=dict)  # of targets, instead of the three above
+    planes: dict[Site, list[tuple[float, ...]]] = field(default_factory=dict)
+    plane_labels: list[int] = field(default_factory=list)
+    read: Tensor | None = None  # what the classifier reads of the samples in the planes (n, d)
+    counts: list[int] = field(default_factory=list)
+    accuracy: float | None = None
+    free_accuracy: float | None = None  # among all classes of the network, where fewer are measured
+    r_squared: float | None = None
+    targets: FirstRegression | None = None  # what pass 1 knows of targets
+    fingerprint: str = ""
+    samples: str = ""  # the fingerprint whatever their order
+    one_forward: bool = False
+    no_extras_why: str = ""
+    no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
+    slices_why: str = ""  # which sites were measured in slices of their features, and by how many forwards
+    lent: dict[Site, Reference] = field(default_factory=dict)  # of such sites, what test data need
+    slice_data: Batches | None = None  # to be gone through again for them
+    finished: dict[Site, SiteColumns] = field(default_factory=dict)  # numbers of sites whose statistics were let go
+    views: frozenset[str] = frozenset()  # of these there were: "left_out", "permuted"
+    untrusted: dict[Hashable, str] | None = None  # names of sites that moved between the passes, and how; `None`: raise
+
+    def without_decisions(self) -> Split:
+        """The same without what the network itself decided."""
+        near = {site: NearestCenter(near.sums[..., :2]) for site, near in self.near.items()}
+        scatters = {site: replace(s, sums=s.sums[..., : s.rank + 6]) for site, s in self.scatters.items()}
+        return replace(self, near=near, scatters=scatters, accuracy=None)
+
+    def has(self, view: str) -> bool:
+        """Whether some site was measured without each group ("left_out") or under permuted labels ("permuted")."""
+        found = (*self.around.values(), *self.regressions.values())
+        return view in self.views or any(getattr(one, view) is not None for one in found)
+
+    def numbers(self, sites: Sequence[Site], found: Mapping[Site, SiteColumns]) -> dict[Site, SiteColumns]:
+        """Those of sites that are finished, and behind them what else was `found`."""
+        both: dict[Site, SiteColumns] = {}
+        for site in sites:
+            (values, by_class), (more, more_by_class) = (part.get(site, ({}, {})) for part in (self.finished, found))
+            both[site] = values | _others(more, values), by_class | _others(more_by_class, by_class)
+        return both
+
+    def let_go(self, sites: Sequence[Site], found: Mapping[Site, SiteColumns], reads: str | None) -> None:
+        """Keep the numbers `found` at some sites and no more of their statistics than is asked for beside them."""
+        self.views |= {view for view in ("left_out", "permuted") if self.has(view)}
+        self.finished |= found
+        for site in sites:
+            scatter, read = self.scatters[site], site.name == reads
+            self.around[site], r = Finished(self.around[site], scatter, read=read), 0 if read else scatter.rank
+            self.scatters[site] = Scatter(scatter.sums[..., r:].clone(), scatter.rank - r, scatter.digest.clone())
+
+
+def _others(found: Mapping[str, T], known: Container[str]) -> dict[str, T]:
+    return {name: value for name, value in found.items() if name not in known}
 
 
 @dataclass
@@ -50,8 +123,13 @@ class State:
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
     dealt: Dealt | None = None  # how the labels of all kept samples were dealt for pass 1
     room: int = 0  # bytes of the memory budget that the statistics leave for features which wait for others
+    turn: str = ""  # which of several groups of sites this is, in words
     replays: Replays | None = None  # forwards that a GPU runs by itself, for both passes
     _decided: list[tuple[Tensor, str]] | None = field(default_factory=list)  # decisions nobody has looked at yet
+
+    def title(self, number: int) -> str:
+        """What the progress calls a pass."""
+        return f"{self.label}{self.turn}, pass {number}"
 
     def decided(self, decision: Tensor, where: str) -> None:
         """The network's decisions of a batch, which are looked at with those of others: a GPU would be waited for."""
@@ -155,6 +233,107 @@ class State:
             return sums, magnitudes
 
         return again
+
+
+def first_pass(prober: Prober, state: State) -> None:
+    """Class sums of every site; features are kept as long as they fit, and their sums taken at the end, all at once."""
+    kept, waiting = state.kept, Waiting(state.sites, state.room, state.add_waiting)
+    stream = waiting.or_at_once(state.update)
+
+    def consume(site: Site, features: Tensor) -> None:
+        (kept.add if kept.whole else stream)(site, features)
+
+    def take_all(features: Features) -> bool:
+        return (kept.add_all if kept.whole else waiting.add_all)(features)
+
+    empty = True
+    state.replays = Replays(prober.network, prober.plan, state.sites, state.data.length)
+    state.replays.take_all = take_all
+    with prober.capturing(state.sites, consume, state.replays) as capture:
+        for step in prober.steps(state.data, state.title(1), state.fingerprint):
+            empty, state.borrowed = False, step.borrowed
+            if kept.whole and not kept.fits(len(step.labels)):
+                _stop_keeping(prober, state)
+            if kept.whole:
+                kept.close(step.labels, prober.decide(capture, step, state), step.where)
+            elif waiting.takes(step.labels):
+                dealt = state.dealer.deal(step.labels)
+                waiting.close(dealt, prober.decide(capture, step, state), step.where)
+            else:
+                state.begin(step.labels)
+                prober.decide(capture, step, state)
+                state.end(step.where)
+        waiting.finish()
+    if empty:
+        raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
+    check_dealt(state.fingerprint, state.data, state.label)
+    if kept.whole:
+        state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
+        state.dealer.restart()
+        state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
+    if state.borrowed and state.sample is not None:
+        state.sample = prober.classes.sample()  # those are pictured there
+    state.raise_spoilt()
+
+
+def _stop_keeping(prober: Prober, state: State) -> None:
+    """The features do not fit after all: sums of what was kept, then on without, and without extras nobody requested."""
+    # Ranks must add up the same things.
+    if prober.options.uncertainty is None and world_size() == 1 and (state.dealer.groups or state.dealer.permuted):
+        state.first.drop_extras()
+        state.dealer.groups, state.dealer.permuted, state.why_not = 0, False, WHY_NOT
+    for labels, rows, where in state.kept.batches():
+        state.add_kept(labels, rows, lambda _, where=where: where)  # type: ignore[misc]
+    state.kept.drop()
+
+
+def second_pass(prober: Prober, state: State, reference: Split | None) -> SecondPass | SecondRegression:
+    """What residuals do around what pass 1 found, from the kept features or from another forward."""
+    second: SecondPass | SecondRegression
+    with full_precision(), adding_nothing(state.borrowed):
+        how = (state.label, prober.options.weighting, reference, state.linear, state.sums_again())
+        second = prober.classes.second(state.first, *how)  # type: ignore[arg-type]
+    state.first = prober.classes.first(0, ())  # its sums are no longer needed
+    kept = state.kept
+    if kept.whole:
+        state.forget_replays()
+        add_second(second, prober.classes.K, kept, state.dealt_again())
+        pace = Pace(prober.network, state.data, prober.device)
+        while pace.go_on(False):  # others may not have kept all of their features
+            pace.forward_only()
+    else:
+        _second_forward(prober, state, second)
+        state.forget_replays()
+    with full_precision(), adding_nothing(state.borrowed):
+        second.all_reduce()
+    return second
+
+
+def _second_forward(prober: Prober, state: State, second: SecondPass | SecondRegression) -> None:
+    state.dealer.restart()
+    shards = taken_over.get() is not None
+    again = Fingerprint() if state.dealer.groups or state.dealer.permuted or shards else None
+    waiting = Waiting(state.sites, state.room, partial(add_second, second, prober.classes.K))
+    update = waiting.or_at_once(second.update)
+    if state.replays is not None:
+        state.replays.take_all = waiting.add_all
+    with prober.capturing(state.sites, update, state.replays) as capture:
+        for step in prober.steps(state.data, state.title(2), again):
+            waits, dealt = waiting.takes(step.labels), state.dealer.deal(step.labels)
+            if waits:
+                waiting.close(dealt, prober.decide(capture, step, state), step.where)
+                continue
+            second.begin(dealt, None)
+            second.decision = prober.decide(capture, step, state)
+            with full_precision():
+                second.end()
+        waiting.finish()
+    if again is not None and again.text() != state.fingerprint.text():
+        if shards:
+            raise PassError(f"{state.data.where}: the samples or their order changed since round 1. {STEADY_SHARDS}.")
+        why = "changed between the two passes, which standard errors and permuted labels do not allow"
+        cure = "pass data that do not change, or uncertainty=False"
+        raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")
 
 
 taken_over: ContextVar[Callable[[Any, State, Any, Any], None] | None] = ContextVar("taken_over", default=None)

@@ -39,7 +39,7 @@ from layerlaw.stats.regression import FirstRegression, SecondRegression
 from layerlaw.wording import counted
 
 if TYPE_CHECKING:
-    from layerlaw.probing.run import Split
+    from layerlaw.probing.state import Split
 
 MANY = 20  # different whole numbers: more of them may be targets of a regression
 NEARLY = 1e9  # one over an eigenvalue of the targets' correlations: from here on D_reg is off by 1e-6 and more

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from layerlaw.later import later
 from layerlaw.measures.collapse import VIEWED, collapse_view
-from layerlaw.probing.run import Prober, Split
+from layerlaw.probing.run import Prober
+from layerlaw.probing.state import Split
 from layerlaw.stats.plane import FEW_BYTES
 from layerlaw.stats.precision import full_precision
 

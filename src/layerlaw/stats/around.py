@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from layerlaw.stats.passes import Dealt, FirstPass
 
 CHANGED = 1e-4  # mean residual over its rms above which the data of pass 2 are not those of pass 1
+FEW_MEANS = 2  # class means that stay of a site whose numbers are known: they tell its features from those of another
 TOGETHER = {"cpu": 100_000, "cuda": 2**19}  # class means of more numbers than this are worked through site by site
 
 
@@ -221,6 +222,27 @@ class Around:
     def _as_many(self, view: LeftOut | Permuted | None) -> bool:
         """Whether a view has as many directions as there are: asked where float32 sums may have lost some."""
         return view is not None and bool((view.centers.rank >= self.centers.rank).all())
+
+
+class Finished(Around):
+    """A site whose numbers are known, without its statistics: what else is asked of it, in memory of its own.
+
+    All class means (K, d) stay where they are compared with the rows of a classifier (`read`), else a few of them.
+    """
+
+    def __init__(self, site: Around, scatter: Scatter, *, read: bool) -> None:
+        centers = site.centers
+        some = replace(centers, basis=centers.basis[..., :0])
+        if not read:
+            nothing = centers.coordinates[:0, :0]
+            few, mean = centers.means[:FEW_MEANS], centers.mean[:0]
+            some = replace(some, means=few, mean=mean, coordinates=nothing, places=nothing)
+        super().__init__(some._each(torch.Tensor.clone))
+        self._doubt = site.doubt(scatter)
+
+    def doubt(self, scatter: Scatter) -> Doubt | None:
+        """As it was before."""
+        return self._doubt
 
 
 def by_kin(sites: Sequence[Around]) -> list[tuple[Alike, list[int]]]:

@@ -121,9 +121,11 @@ class PlaneSample:
             if held > FEW_BYTES:
                 return self._drawn(made)
 
+        condensed = self._condensed if made is None else lambda: made  # which does not hold the samples themselves
+
         def found() -> dict[object, Plane]:
             with full_precision():
-                return self._drawn(self._condensed() if made is None else made)
+                return PlaneSample._drawn(condensed())
 
         whole = Later(found, held)
         return {key: later(lambda key=key: whole.value()[key]) for key in self._kept}  # type: ignore[misc]
@@ -142,7 +144,8 @@ class PlaneSample:
         made = [(keys, Condensed.of(torch.stack([matrices[key] for key in keys]))) for keys in shapes.values()]
         return {key: one for keys, some in made for key, one in zip(keys, some.cpu().each(), strict=True)}
 
-    def _drawn(self, condensed: Mapping[object, Condensed]) -> dict[object, Plane]:
+    @staticmethod
+    def _drawn(condensed: Mapping[object, Condensed]) -> dict[object, Plane]:
         shapes: dict[Hashable, list[object]] = defaultdict(list)
         for key, one in condensed.items():
             shapes[one.matrix.shape, one.matrix.dtype, one.wide].append(key)

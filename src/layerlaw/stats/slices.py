@@ -135,8 +135,9 @@ class Slice:
     def meet(self) -> None:
         """From here on around the reference of rank 0, so that sums of all ranks can be added up."""
         first = from_first(self.reference)
-        self.table += self.counts.view(*self.table.shape[:2], 1) * (self.reference - first)
-        self.reference = first
+        if first is not self.reference:  # else nothing moves, and the product would be as large as the table
+            self.table += self.counts.view(*self.table.shape[:2], 1) * (self.reference - first)
+            self.reference = first
 
     def center(self, groups: int, counts: Tensor, weights: Tensor) -> None:
         """From class sums to class means around their mean, in place; counts and weights (V, K) of every view."""
@@ -302,8 +303,7 @@ class SlicedSite:
         if dealt.groups is not None:
             own = torch.zeros(g, dtype=torch.float64, device=s.device)
             spreads[1 : 1 + g] -= 2 * own.index_add_(0, dealt.groups.to(s.device), self.squares)
-        between = 2 * self.samples * s[0].square().sum()
-        spreads[1 + g : 1 + g + P] += between
+        spreads[1 + g : 1 + g + P] += 2 * self.samples * s[0].square().sum()  # between classes
         return spreads
 
     def _views(self, centers: Centers, onto: Tensor) -> tuple[LeftOut | None, Permuted | None]:

@@ -182,8 +182,14 @@ class ClassSums:
     @classmethod
     def stack(cls, parts: Sequence[ClassSums]) -> ClassSums:
         """Several sites of equal shape as one statistic with a new leading dimension."""
+        if len(parts) == 1:
+            return parts[0].alone()
         counts, sums, spread = side_by_side(parts)
         return cls(counts, sums, spread, parts[0].dtype)
+
+    def alone(self) -> ClassSums:
+        """It with a new leading dimension; the sums are the same, since of a wide site a copy is large."""
+        return ClassSums(self.counts.clone()[None], self.sums[None], self.spread.clone()[None], self.dtype)
 
     def at(self, index: int) -> ClassSums:
         """One entry of the leading dimension."""
