@@ -185,6 +185,22 @@ def test_a_rule_takes_the_logits_and_leaves_out_what_cannot_learn() -> None:
     torch.testing.assert_close(frozen(net(x), y), direct([F.relu(b), logits], y, 0.3, "authors"), **TIGHT)
 
 
+def test_a_first_site_without_gradient_is_told_once() -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, first="conv1", reduction="authors")
+    with pytest.warns(UserWarning, match=r"first='conv1' carries no gradient .*: features are pulled from 'conv2' on"):
+        found = loss(net(x), y)
+    assert torch.equal(loss(net(x), y), found)
+
+
+def test_the_loss_shows_its_settings() -> None:
+    net, (x, _) = network(), batch()
+    loss = ll.SVSL(net, alpha=1e-5, reduction="authors")
+    assert "alpha=1e-05, reduction='authors', sites=['auto', 'logits']" in repr(loss)
+    net(x)
+    assert "sites=['conv1', 'conv2', 'fc', 'logits']" in repr(loss)
+
+
 def trained(loss_of, dtype: torch.dtype = torch.float32, steps: int = 4) -> list[torch.Tensor]:
     net = network(dtype)
     net.add_module("drop", nn.Dropout(0.5))

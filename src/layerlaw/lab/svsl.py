@@ -106,8 +106,8 @@ class SVSL(nn.Module):
     def sites(self) -> list[str]:
         """Where it looks, along depth; empty before the first forward or example.
 
-        By a rule, the raw input may be among them, as what enters the first layer: it can be named as `first`, but like all
-        that carries no gradient (what frozen layers give) it is not pulled.
+        By a rule, the raw input may be among them, as what enters the first layer: like all that
+        carries no gradient (what frozen layers give) it is not pulled; named as `first`, a warning says so.
         """
         return [] if self._capture is None else [site.name for site in self._plan.along_depth]
 
@@ -116,6 +116,11 @@ class SVSL(nn.Module):
         """α, as it is now."""
         alpha = self.criterion.alpha
         return alpha.item() if isinstance(alpha, Tensor) else alpha
+
+    def extra_repr(self) -> str:
+        """What `repr` shows: α, the reduction, and the sites, before the first forward as they were chosen."""
+        where = self.sites or self._choice
+        return f"alpha={self.alpha:g}, reduction={self.criterion.how.reduction!r}, sites={where!r}"
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of the forward that gave these logits (n, C); labels (n,) are class numbers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -119,6 +120,7 @@ class VariabilityCriterion(nn.Module):
         self.known: dict[str, Tensor] = {}  # which classes have one (C,)
         self.steps, self.terminal = 0, False
         self._right: Tensor | None = None
+        self._told = False  # of a first site without gradient
         self._seen = 0
 
     @property
@@ -223,6 +225,11 @@ class VariabilityCriterion(nn.Module):
                     f"none of the sites {', '.join(names)} carries a gradient: no trained parameter lies before them"
                 )
             raise InputError(f"{where}. Choose other sites, or unfreeze layers.")
+        if self.how.first in fixed and not self._told:
+            self._told = True  # once, not at every step
+            left = next(name for name in names if name not in fixed)
+            words = f"first='{self.how.first}' carries no gradient (the raw input, or what frozen layers give)"
+            warnings.warn(f"layerlaw: {words}: features are pulled from '{left}' on.", stacklevel=2)
         return {name: features[name] for name in names if name not in fixed}
 
     def _centers(
