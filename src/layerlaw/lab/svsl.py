@@ -117,10 +117,9 @@ class SVSL(nn.Module):
         alpha = self.criterion.alpha
         return alpha.item() if isinstance(alpha, Tensor) else alpha
 
-    def extra_repr(self) -> str:
-        """What `repr` shows: α, the reduction, and the sites, before the first forward as they were chosen."""
-        where = self.sites or self._choice
-        return f"alpha={self.alpha:g}, reduction={self.criterion.how.reduction!r}, sites={where!r}"
+    def __repr__(self) -> str:
+        where = self.sites or self._choice  # before the first forward as they were chosen
+        return f"SVSL(alpha={self.alpha:g}, reduction={self.criterion.how.reduction!r}, sites={where!r})"
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of the forward that gave these logits (n, C); labels (n,) are class numbers."""
