@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from layerlaw.advice import PenaltySearch, svsl_search
-from layerlaw.advice.penalty_search import PenaltyTrial
+from layerlaw.advice.penalty_search import PenaltyTrial, _first_sites
 from layerlaw.errors import InputError, MissingExtraError
 from layerlaw.lab import Recipe, Samples, Shape
 from layerlaw.lab.variability import VariabilityCrossEntropy
@@ -68,9 +68,11 @@ def test_the_best_trial_on_held_back_training_samples_is_chosen(tmp_path: Path) 
     assert len(found.trials) == 3
     assert found.validation == 30
     assert found.best.accuracy == max(trial.accuracy for trial in found.trials)
-    assert all(
-        1e-4 <= trial.alpha <= 1e-1 and trial.first in ("linear1", "linear2", "classifier") for trial in found.trials
-    )
+    assert all(1e-4 <= trial.alpha <= 1e-1 and trial.first in ("linear2", "classifier") for trial in found.trials)
+    assert _first_sites(RECIPE, samples(), "auto") == ["linear2", "classifier"]  # what enters linear1 is the raw input
+    lines = str(found).splitlines()
+    assert (lines[0], len(lines)) == (found.sentence, 4)
+    assert lines[1].startswith(f"  α = {found.trials[0].alpha:.3g} from {found.trials[0].first} on: ")
     assert found.plain is not None
     assert found.plain > 0.5  # on samples like those of the training: the test samples are far away
     assert "is the best of 3 trials" in found.sentence

@@ -47,6 +47,9 @@ def main(means: str, folder: str, rank: int) -> None:
                 net.parameters(), torch.autograd.grad(expected, list(net.parameters())), strict=True
             ):
                 torch.testing.assert_close(found.grad, slope, rtol=1e-12, atol=1e-12)
+    late = ll.SVSL(model, alpha=0.3, start="terminal", across_ranks=True)
+    begun = [late.end_epoch(one[rank]) for one in ((0.999, 0.99), (0.999, 0.992), (0.1, 0.1))]
+    assert begun == [False, True, True], begun  # by the mean over the ranks
     dist.barrier()
     print("equal")
     dist.destroy_process_group()

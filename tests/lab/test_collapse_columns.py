@@ -128,3 +128,13 @@ def test_a_course_comes_from_a_run() -> None:
     assert course.epochs == (1, 2, 3)
     assert course.samples == {"train": 100, "test": 40}
     assert len(course.at("test", 2)) == len(course.sites)
+
+
+def test_a_course_of_a_run_leaves_out_the_raw_input() -> None:
+    run = run_of(replace(PLAIN, epochs=3), replace(SCHEDULE, epochs=(1, 2)))
+    measured = run.measurement(batchnorm="running")
+    course = training_course(run)
+    assert course.sites == measured.sites[1:]
+    assert course.at("train", 3) == measured.mismatch[1:]
+    outputs = replace(SCHEDULE, epochs=(1, 2), sites=("2", "5"))
+    assert training_course(run_of(replace(PLAIN, epochs=3), outputs)).sites == ("2", "5")

@@ -89,7 +89,7 @@ def test_many_classes_and_large_batches() -> None:
 @pytest.mark.parametrize("reduction", ["paper", "authors"])
 def test_moving_means_are_constants_that_follow_the_batches(reduction: str) -> None:
     net = network()
-    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), reduction=reduction, means="moving", momentum=0.25)
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), reduction=reduction, means="moving", momentum=0.1)
     means: list[dict[int, torch.Tensor]] = [{} for _ in NAMES]
     for seed in range(3):
         x, y = batch(seed=seed)
@@ -98,7 +98,7 @@ def test_moving_means_are_constants_that_follow_the_batches(reduction: str) -> N
         for known, g in zip(means, features, strict=True):
             for c in y.unique().tolist():
                 now = g[y == c].mean(0).detach()
-                known[c] = now if c not in known else 0.75 * known[c] + 0.25 * now
+                known[c] = now if c not in known else 0.9 * known[c] + 0.1 * now
         expected = direct(features, y, 0.3, reduction, means=means)
         found = loss(net(x), y)
         torch.testing.assert_close(found, expected, **TIGHT)
@@ -185,6 +185,22 @@ def test_a_rule_takes_the_logits_and_leaves_out_what_cannot_learn() -> None:
     torch.testing.assert_close(frozen(net(x), y), direct([F.relu(b), logits], y, 0.3, "authors"), **TIGHT)
 
 
+def test_a_first_site_without_gradient_is_told_once() -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, first="conv1", reduction="authors")
+    with pytest.warns(UserWarning, match=r"first='conv1' carries no gradient .*: features are pulled from 'conv2' on"):
+        found = loss(net(x), y)
+    assert torch.equal(loss(net(x), y), found)
+
+
+def test_the_loss_shows_its_settings() -> None:
+    net, (x, _) = network(), batch()
+    loss = ll.SVSL(net, alpha=1e-5, reduction="authors")
+    assert repr(loss) == "SVSL(alpha=1e-05, reduction='authors', sites=['auto', 'logits'])"
+    net(x)
+    assert "sites=['conv1', 'conv2', 'fc', 'logits']" in repr(loss)
+
+
 def trained(loss_of, dtype: torch.dtype = torch.float32, steps: int = 4) -> list[torch.Tensor]:
     net = network(dtype)
     net.add_module("drop", nn.Dropout(0.5))
@@ -228,6 +244,8 @@ def test_the_terminal_phase_begins_after_an_epoch_of_right_decisions() -> None:
     torch.testing.assert_close(loss(net(x), y), direct(features_of(net, x), y, 0.3, "paper"), **TIGHT)
     other = ll.SVSL(network(), alpha=0.3, start="terminal")
     assert [other.end_epoch(a) for a in (0.9, 0.995, 0.5)] == [False, True, True]
+    assert ll.SVSL(network(), alpha=0.3).end_epoch()  # it counts from the first step on
+    assert not ll.SVSL(network(), alpha=0.3, start=1).end_epoch()
 
 
 def test_a_learned_alpha_settles_where_the_penalty_has_the_size_that_was_named() -> None:
@@ -290,11 +308,46 @@ def test_gradient_checkpointing_changes_nothing(where: str) -> None:
         assert_equal([p.grad for p in net.parameters()], gradients(expected, net), **TIGHT)
     outer = Outer(reentrant=True)
     again = ll.SVSL(outer, alpha=0.3, sites=names)
-    message = r"carries no gradient: it runs in no_grad mode\. use torch\.utils\.checkpoint with use_reentrant=False"
+    message = r"^Site '.*' carries no gradient: .*checkpointing\. Use torch\.utils\.checkpoint with use_reentrant=False"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of the dry run without gradients
         with pytest.raises(CaptureError, match=message):
             again(outer(x.requires_grad_()), y)
+        again.remove()
+        by_rule = ll.SVSL(outer, alpha=0.3)
+        with pytest.raises(CaptureError, match=message):  # it would learn: not just left out
+            by_rule(outer(x), y)
+
+
+class Encoded(nn.Module):
+    """A frozen part that runs in no_grad mode, and a trained head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.head = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            h = self.enc(x)
+        return self.head(h)
+
+
+def test_a_rule_leaves_out_what_runs_in_no_grad_mode() -> None:
+    torch.manual_seed(0)
+    net, x, y = Encoded().double(), torch.randn(12, 10).double(), batch()[1]
+    loss = ll.SVSL(net, alpha=0.3, reduction="authors")
+    found = loss(net(x), y)
+    assert loss.sites == ["enc.0", "enc.2", "head.0", "head.2", "logits"]
+    hidden = F.relu(net.head[0](net.enc(x).detach()))
+    torch.testing.assert_close(found, direct([hidden, net.head[2](hidden)], y, 0.3, "authors"), **TIGHT)
+    found.backward()
+    named = ll.SVSL(net, alpha=0.3, sites=["enc.0", "head.0"])
+    message = (
+        r"^Site 'enc\.0' carries no gradient: the model runs it in no_grad mode\. Choose sites behind it, or a rule"
+    )
+    with pytest.raises(CaptureError, match=message):
+        named(net(x), y)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch.compile's own
@@ -391,6 +444,28 @@ def test_moving_means_and_steps_go_on_from_a_saved_state(tmp_path: Path) -> None
     again = ll.SVSL(net, **how)
     again.load_state_dict(torch.load(tmp_path / "loss.pt", weights_only=True))
     assert torch.equal(again(net(x), y), expected)
+
+
+@pytest.mark.parametrize("means", ["moving", "whole"])
+def test_a_state_of_another_network_names_the_site(means: str) -> None:
+    net, (x, y) = network(), batch()
+    how = {"alpha": 0.3, "sites": list(NAMES), "means": means}
+    loss = ll.SVSL(net, **how)
+    loss.measure_means((torch.cat([x, x]), torch.arange(24) % 4)) if means == "whole" else loss(net(x), y)
+    wider = network()
+    wider.conv1, wider.conv2 = nn.Conv2d(1, 7, 3).double(), nn.Conv2d(7, 6, 3).double()
+    other = ll.SVSL(wider, **how)
+    other.load_state_dict(loss.state_dict())
+    message = r"site 'conv1': expected class means of shape \(4, 252\), got \(4, 180\) in the state that was loaded"
+    with pytest.raises(InputError, match=message):
+        other(wider(x), y)
+    fewer = ll.SVSL(net, **(how | {"sites": list(NAMES[1:])}), example=x)
+    with pytest.raises(InputError, match="class means of the sites conv2, fc, got those of 'conv1' in the state"):
+        fewer.load_state_dict(loss.state_dict())
+    later = ll.SVSL(net, **(how | {"sites": list(NAMES[1:])}))
+    later.load_state_dict(loss.state_dict())
+    with pytest.raises(InputError, match="class means of the sites conv2, fc, got those of 'conv1' in the state"):
+        net(x)
 
 
 def test_any_base_loss_stands_beside_the_penalty() -> None:

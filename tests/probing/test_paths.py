@@ -192,6 +192,10 @@ def test_it_can_be_saved_drawn_and_put_on_a_page(tmp_path: Path) -> None:
     assert len(rows) == 90
     assert rows[0]["label"] == "cat"
     table = paths.to_pandas()
+    assert table["label"][0] == "cat"
+    unnamed = sample_paths(network(), samples(), progress=False).to_pandas()
+    assert unnamed["label"].tolist() == samples()[1].tolist()  # numbers, not "0", "1", …
+    assert unnamed["prediction"].dtype.kind == "i"
     assert table["D classifier" if "D classifier" in table else table.columns[-1]].notna().all()
     figure = paths.plot()
     assert len([ax for ax in figure.axes if ax.images]) == 10

@@ -42,7 +42,10 @@ def test_the_terminal_phase_begins_after_the_threshold() -> None:
     assert (never.interpolation, never.terminal) == (None, ())
     verdicts = check_conjectures(never)
     assert [v.holds for v in verdicts] == [None] * 4
-    assert "no epoch of the terminal phase was measured" in verdicts[0].sentence
+    reached = "no epoch of the terminal phase was measured: train accuracy reached 50.00%; the threshold is 99.50%"
+    assert all(f"{reached} (training_course(…, threshold=…) changes it)." in v.sentence for v in verdicts)
+    (late, *_) = check_conjectures(course(right=(0.5, 0.5, 0.5, 0.9, 0.996)))
+    assert "train accuracy reached 99.60%, first at epoch 16, the last one measured; the threshold" in late.sentence
 
 
 def test_falling_curves_satisfy_both_conjectures_on_both_splits() -> None:
@@ -64,7 +67,7 @@ def test_an_open_conjecture_says_which_layers_had_no_room_to_fall() -> None:
     rows = tuple((0.3, 0.2, 0.0) for _ in EPOCHS)  # nothing falls, the last layer stands at 0
     open_ = found(check_conjectures(course(rows)), 8)
     stood = "c stood about at 0 at the threshold already and had no room to fall"
-    assert open_.sentence.endswith(f": it does not fall at every layer beyond the noise; {stood}.")
+    assert open_.sentence.endswith(f": it does not fall at every layer beyond the noise (not at a, b); {stood}.")
     flat = found(check_conjectures(course(tuple((0.0, 0.0, 0.0) for _ in EPOCHS))), 8)
     assert "every layer stood about at 0 at the threshold already" in flat.sentence
 
@@ -183,6 +186,50 @@ def test_courses_come_from_records_by_epoch() -> None:
     assert made.at("test", 16) == pytest.approx((0.3, 0.15, 0.1))
 
 
+def with_raw_input(moves: float = 0.0, at: str = "input") -> dict[int, Record]:
+    """Records in which every layer falls, while the mismatch of what enters the first one stays."""
+    found = {}
+    for i, epoch in enumerate(EPOCHS):
+        first = {"ncc_mismatch": 0.35, "separation": 7.0 + moves * i, "ncc_accuracy": 0.6}
+        rows = [SiteRow("conv1", "Conv2d", (4,), 4, at=at, values=first)]
+        rows += [SiteRow(s, "Linear", (4,), 4, at="input", values={"ncc_mismatch": m, "separation": m, "ncc_accuracy": m})
+                 for s, m in zip(SITES, FALLING[i], strict=True)]  # fmt: skip
+        how = {"settings": {"step": epoch}, "counts": [5000, 5000], "accuracy": FITTED[i]}
+        found[epoch] = Record("net", rows, ["x", "y"], **how)
+    return found
+
+
+def test_the_raw_input_is_no_layer() -> None:
+    assert training_course(with_raw_input()).sites == SITES
+    assert [v.holds for v in check_conjectures(with_raw_input())] == [True, True]
+    moved = {name: training_course(with_raw_input(**how)).sites
+             for name, how in {"embedded": {"moves": 0.1}, "behind": {"at": "output"}}.items()}  # fmt: skip
+    assert moved == dict.fromkeys(moved, ("conv1", *SITES))  # what a trained embedding gives, and a layer's output
+
+
+def test_an_open_conjecture_8_names_the_layers_that_did_not_fall() -> None:
+    verdict = found(check_conjectures(with_raw_input(moves=0.1)), 8)
+    assert verdict.holds is None
+    assert verdict.sentence.endswith("it does not fall at every layer beyond the noise (not at conv1).")
+
+
+def test_records_that_carry_their_step_are_a_course() -> None:
+    history = with_raw_input()
+    records = list(history.values())
+    assert training_course(records) == training_course(records[::-1]) == training_course(history)
+    assert check_conjectures(records) == check_conjectures([records]) == check_conjectures(history)
+    expected = r"expected \{1: record, …\}, records of a Monitor, or a lab\.Run or its measurements, got"
+    for wrong, came in ((records[0], "Record"), ([1], "list with none or others"), (None, "NoneType")):
+        with pytest.raises(InputError, match=f"{expected} {came}"):
+            training_course(wrong)
+    with pytest.raises(InputError, match=f"{expected} Record"):
+        check_conjectures(records[0])
+    with pytest.raises(InputError, match=r'its own epoch as settings\["step"\], got 1 twice'):
+        training_course(records[:1] * 2)
+    with pytest.raises(InputError, match=r"got none\. Give \{1: record, …\} instead"):
+        training_course([replace(records[0], settings={})])
+
+
 def test_bad_courses_are_answered() -> None:
     with pytest.raises(InputError, match="expected rising epochs"):
         replace(course(), epochs=(1, 2, 4, 8, 8))
@@ -192,7 +239,11 @@ def test_bad_courses_are_answered() -> None:
         course(changed(8, 0, 1.5))
     with pytest.raises(InputError, match="pairs of trainings"):
         check_conjectures([course()] * 2, [course()])
-    with pytest.raises(InputError, match="same epochs and sites"):
+    with pytest.raises(InputError, match="same epochs and sites, got none"):
         check_conjectures([])
+    renamed = replace(course(), sites=("a", "b", "d"))
+    for arguments in (([course(), renamed],), (course(), renamed)):
+        with pytest.raises(InputError, match="got the sites a, b, c and a, b, d"):
+            check_conjectures(*arguments)
     with pytest.raises(InputError, match="records by their epochs"):
         training_course({})

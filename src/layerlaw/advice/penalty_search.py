@@ -8,7 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.plan import Site
 from layerlaw.errors import InputError, LayerlawError, check_whole, needed
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
 from layerlaw.lab.losses import CrossEntropy, Loss, plan_sites
@@ -78,6 +83,10 @@ class PenaltySearch:
         noise = ", inside the noise" if abs(gain) < 2 * math.sqrt(2) * self.standard_error else ""
         return f"{found}, {percent(self.plain, 2)} without the penalty{noise}. In a loop of your own: {self.loss}"
 
+    def __str__(self) -> str:
+        tried = [f"  α = {t.alpha:.3g} from {t.first} on: {percent(t.accuracy, 2)}" for t in self.trials]
+        return "\n".join([self.sentence, *tried])
+
 
 def svsl_search(
     recipe: Recipe,
@@ -144,10 +153,18 @@ def svsl_search(
 
 
 def _first_sites(recipe: Recipe, samples: Samples, where: str | tuple[str, ...]) -> list[str]:
-    """Where the penalty may begin: every site that has another behind it, but the input, which has no gradient."""
-    batch = Batch((samples.inputs[:3],), {}, samples.labels[:3])
-    plan = plan_sites(recipe.network.build(), batch, with_logits(where))
-    names = [site.name for site in plan.along_depth if site.name != "input"][:-1]
+    """Where the penalty may begin: every site that has another behind it and carries a gradient, unlike the raw input."""
+    batch, network = Batch((samples.inputs[:3],), {}, samples.labels[:3]), recipe.network.build().eval()
+    plan = plan_sites(network, batch, with_logits(where))
+    learns: dict[str, bool] = {}
+
+    def consume(site: Site, features: Tensor) -> None:
+        learns[site.name] = features.requires_grad
+
+    how: dict[str, Any] = {"reduce": "flatten", "consume": consume, "gradients": True}
+    with torch.enable_grad(), Capture(network, plan, plan.along_depth, **how) as capture:
+        capture.run(batch, where="sites")
+    names = [site.name for site in plan.along_depth if learns.get(site.name)][:-1]
     if not names:
         raise InputError(f"sites: expected at least two along depth, got {where!r}.")
     return names

@@ -106,8 +106,8 @@ class SVSL(nn.Module):
     def sites(self) -> list[str]:
         """Where it looks, along depth; empty before the first forward or example.
 
-        By a rule, the raw input may be among them, as what enters the first layer: it can be named as `first`, but like all
-        that carries no gradient (what frozen layers give) it is not pulled.
+        By a rule, the raw input may be among them, as what enters the first layer: like all that
+        carries no gradient (what frozen layers give) it is not pulled; named as `first`, a warning says so.
         """
         return [] if self._capture is None else [site.name for site in self._plan.along_depth]
 
@@ -116,6 +116,10 @@ class SVSL(nn.Module):
         """α, as it is now."""
         alpha = self.criterion.alpha
         return alpha.item() if isinstance(alpha, Tensor) else alpha
+
+    def __repr__(self) -> str:
+        where = self.sites or self._choice  # before the first forward as they were chosen
+        return f"SVSL(alpha={self.alpha:g}, reduction={self.criterion.how.reduction!r}, sites={where!r})"
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of the forward that gave these logits (n, C); labels (n,) are class numbers."""
@@ -158,7 +162,7 @@ class SVSL(nn.Module):
         """For start="terminal", after every epoch: whether the penalty counts from now on.
 
         By the train accuracy given (from 0 to 1), else by the share that the training steps since the last call have decided
-        rightly.
+        rightly. In a process group every rank calls it, and all get the same answer: by the mean over the ranks.
         """
         begun = self.criterion.end_epoch(accuracy)
         self._listening = self.criterion.active
@@ -220,6 +224,7 @@ class SVSL(nn.Module):
         names = [site.name for site in self._plan.along_depth]
         if (start := self.criterion.how.first) is not None and start not in names:
             raise InputError(f"first: expected one of the sites {', '.join(names)}, got {start!r}.")
+        self._check_means()
         how: dict[str, Any] = {"reduce": self._reduce, "any_order": self.criterion.any_order}
         self._capture = Capture(network, self._plan, sites, consume=_nothing, **how)
         self._watched = {(site.module, site.at, site.call): site for site in sites}
@@ -229,6 +234,14 @@ class SVSL(nn.Module):
             before, after = _Hook(self, "_enter", name), _Hook(self, "_leave", name)
             self._handles.append(modules[name].register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(modules[name].register_forward_hook(after))
+
+    def _check_means(self) -> None:
+        """Raise where a loaded state has class means of sites that this network does not have."""
+        names = [site.name for site in self._plan.along_depth] if hasattr(self, "_plan") else None
+        if names is not None and (others := [name for name in self.criterion.means if name not in names]):
+            came = f"those of '{others[0]}' in the state that was loaded"
+            cure = "Load the state of a loss of the same network and sites"
+            raise InputError(f"means: expected class means of the sites {', '.join(names)}, got {came}. {cure}.")
 
     # What follows runs inside the model's forward, and torch.compile traces it: plain and short.
 
@@ -268,8 +281,7 @@ class SVSL(nn.Module):
         if tensor is None:
             raise CaptureError(f"site '{site.name}': expected a floating-point tensor as in the dry run, got none.")
         if not torch.is_grad_enabled():
-            cure = "use torch.utils.checkpoint with use_reentrant=False, or sites outside of what is recomputed"
-            raise CaptureError(f"site '{site.name}' carries no gradient: it runs in no_grad mode. {cure}.")
+            _check_left_out(site.name, self.criterion.named)
         self._found[site.name] = tensor.clone()  # an in-place layer behind it may change the tensor itself
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -282,6 +294,24 @@ class SVSL(nn.Module):
         self._running = False
         # In eval mode a forward may be for its own sake: the last one counts.
         self._forwards = self._forwards + 1 if network.training else 1
+
+
+def _check_left_out(name: str, named: bool) -> None:
+    """Raise where a site without a gradient, in no_grad mode, may not just be left out.
+
+    Functions that compute a part of the model once more during backward (reentrant checkpointing) run it in this mode too:
+    what a rule finds there does learn, and to leave it out would be silent. Such a function is on the stack.
+    """
+    frame = None if torch.compiler.is_compiling() else sys._getframe()
+    while frame is not None:
+        code, frame = frame.f_code, frame.f_back
+        if code.co_name == "forward" and code.co_varnames[:1] == ("ctx",):  # of a torch.autograd.Function
+            why = "it runs in no_grad mode and is computed once more during backward, as by reentrant checkpointing"
+            cure = "Use torch.utils.checkpoint with use_reentrant=False, or sites outside of what is recomputed"
+            raise CaptureError(f"Site '{name}' carries no gradient: {why}. {cure}.")
+    if named:
+        cure = "Choose sites behind it, or a rule such as sites='auto', which leaves it out"
+        raise CaptureError(f"Site '{name}' carries no gradient: the model runs it in no_grad mode. {cure}.")
 
 
 @contextmanager
@@ -312,8 +342,9 @@ def _check_known(how: Mapping[str, Any]) -> None:
 
 
 def _listen_again(loss: SVSL, keys: Any) -> None:
-    """A loaded state may be before or after the start."""
+    """A loaded state may be before or after the start; its means may be those of another network."""
     loss._listening = loss.criterion.active
+    loss._check_means()
 
 
 def _nothing(site: Site, features: Tensor) -> None:

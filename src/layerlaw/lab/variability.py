@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args
@@ -119,6 +120,7 @@ class VariabilityCriterion(nn.Module):
         self.known: dict[str, Tensor] = {}  # which classes have one (C,)
         self.steps, self.terminal = 0, False
         self._right: Tensor | None = None
+        self._told = False  # of a first site without gradient
         self._seen = 0
 
     @property
@@ -162,16 +164,20 @@ class VariabilityCriterion(nn.Module):
         return loss + penalty.to(loss.dtype)
 
     def end_epoch(self, accuracy: float | None = None) -> bool:
-        """For start="terminal": whether it counts from now on, by this accuracy or by what training has decided rightly."""
+        """Whether the penalty counts from now on; for start="terminal" by this accuracy or by what training has decided
+        rightly, in both cases that of all ranks together."""
         if accuracy is not None and not 0 <= accuracy <= 1:
             raise InputError(f"accuracy: expected a share from 0 to 1, got {accuracy!r}.")
-        if accuracy is None and self._right is not None:
-            right = torch.stack([self._right.double(), torch.full_like(self._right, self._seen, dtype=torch.float64)])
-            all_reduce([right])
-            accuracy = float(right[0] / right[1])
+        if self.how.start == "terminal" and not self.terminal:
+            right, seen = self._right, self._seen
+            if accuracy is not None:
+                right, seen = torch.tensor(float(accuracy), dtype=torch.float64), 1
+            if right is not None:
+                parts = torch.stack([right.double(), torch.full_like(right, seen, dtype=torch.float64)])
+                all_reduce([parts])  # of all ranks, which must agree on when to begin: the penalty may exchange means
+                self.terminal = float(parts[0] / parts[1]) >= INTERPOLATION
         self._right, self._seen = None, 0
-        self.terminal = self.terminal or (accuracy is not None and accuracy >= INTERPOLATION)
-        return self.terminal
+        return self.active
 
     def penalty(self, features: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
         """α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_i − μ_c‖², over N as "paper"."""
@@ -219,6 +225,11 @@ class VariabilityCriterion(nn.Module):
                     f"none of the sites {', '.join(names)} carries a gradient: no trained parameter lies before them"
                 )
             raise InputError(f"{where}. Choose other sites, or unfreeze layers.")
+        if self.how.first in fixed and not self._told:
+            self._told = True  # once, not at every step
+            left = next(name for name in names if name not in fixed)
+            words = f"first='{self.how.first}' carries no gradient (the raw input, or what frozen layers give)"
+            warnings.warn(f"layerlaw: {words}: features are pulled from '{left}' on.", stacklevel=2)
         return {name: features[name] for name in names if name not in fixed}
 
     def _centers(
@@ -232,7 +243,7 @@ class VariabilityCriterion(nn.Module):
                 raise InputError(f"means='whole': expected class means of site '{missing[0]}', got none: {cure}.")
             if ranks:
                 all_reduce([counts])
-            return {name: self.means[name].to(_kept_as(x)) for name, x in features.items()}
+            return {name: self._kept(name, (classes, x.shape[1])).to(_kept_as(x)) for name, x in features.items()}
         sums = {name: one_hot(labels, classes, at_least_float32(x[:0]).dtype) @ at_least_float32(x)
                 for name, x in features.items()}  # fmt: skip
         if ranks:
@@ -244,11 +255,22 @@ class VariabilityCriterion(nn.Module):
             found[name] = now if kind == "batch" else self._moved(name, now, n > 0)
         return found
 
+    def _kept(self, name: str, shape: Sequence[int]) -> Tensor:
+        """The means of a site (C, d) as they are kept; an error where they are of another network."""
+        means = self.means[name]
+        if means.shape != tuple(shape):
+            came = f"{tuple(means.shape)} in the state that was loaded"
+            cure = "Load the state of a loss of the same network"
+            raise InputError(f"site '{name}': expected class means of shape {tuple(shape)}, got {came}. {cure}.")
+        return means
+
     def _moved(self, name: str, now: Tensor, present: Tensor) -> Tensor:
         """The moving average with this batch in it; of a class that is seen for the first time the batch's own mean."""
-        before = self.means.get(name, torch.zeros_like(now)).to(now)
+        before = self._kept(name, now.shape) if name in self.means else torch.zeros_like(now)
+        before = before.to(now)
         known = self.known.get(name, torch.zeros_like(present)).to(present.device)
-        share = torch.where(known, self.how.momentum, 1.0) * present
+        momentum, one = now.new_full((), self.how.momentum), now.new_ones(())  # numbers would give float32
+        share = torch.where(known, momentum, one) * present
         after = before + share * (now - before)
         if self.training:
             self.means[name], self.known[name] = after, known | present

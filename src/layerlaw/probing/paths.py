@@ -106,7 +106,10 @@ class Paths(Shown):
         return f"{begin}. Errors are found with an AUROC of {more}."
 
     def rows(self, samples: Sequence[int] | None = None) -> list[dict[str, Any]]:
-        """One row per sample, all or some: number, label, prediction, confidence, decided at, D at every site."""
+        """One row per sample, all or some: number, label, prediction, confidence, decided at, D at every site.
+
+        `decided` is the number of the site, from 0 on; the number of sites means "never".
+        """
         decided, names = self.decided, (*self.sites, "never")
         return [
             {
@@ -122,8 +125,10 @@ class Paths(Shown):
         ]
 
     def to_pandas(self) -> Any:
-        """The same as a table."""
-        return needed("pandas", "tables", "Paths.to_pandas()").DataFrame(self.rows())
+        """The same as a table; labels and predictions are numbers where classes have no names."""
+        table = needed("pandas", "tables", "Paths.to_pandas()").DataFrame(self.rows())
+        unnamed = all(name.isdecimal() and str(int(name)) == name for name in self.classes)
+        return table.astype({"label": int, "prediction": int}) if unnamed else table
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

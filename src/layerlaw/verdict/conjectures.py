@@ -3,12 +3,13 @@
 Λ is the share of samples whose nearest class mean (of the training samples) is not the network's decision. From the
 interpolation threshold (IT) on a training is in its terminal phase. Conjecture 7: there Λ falls with depth; 8: at each
 layer it falls from IT to the end; 11: SVSL lowers it at every layer; 12: SVSL improves the test accuracy at the end.
+The raw input is no layer: its class means cannot move, so a course leaves it out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from statistics import NormalDist, fmean, stdev
@@ -69,59 +70,96 @@ class TrainingCourse:
         return self.mismatch[split][self.epochs.index(epoch)]
 
 
-History = Mapping[int, Record] | Any
-"""Epochs → records of `probe`; or a `lab.Run` whose schedule had collapse=True, or its measurements."""
-
+History = Mapping[int, Record] | Sequence[Record] | Any
+"""Epochs → records of `probe`; records with their epoch as settings["step"], as those of a `Monitor`; or a `lab.Run` whose
+schedule had collapse=True, or its measurements."""
 
 Course = TrainingCourse | History
 
 
-def training_course(
-    history: History,
-    *,
-    threshold: float = INTERPOLATED,
-    batchnorm: str = "running",
-) -> TrainingCourse:
-    """The course of a training from what was measured on the way; `batchnorm` chooses among the measurements of a run."""
+def training_course(history: History, *, threshold: float = INTERPOLATED, batchnorm: str = "running") -> TrainingCourse:
+    """The course of a training from what was measured on the way; `batchnorm` chooses among the measurements of a run.
+
+    What enters the first layer is left out where training has not changed it: the raw input, or what frozen layers give.
+    """
     if isinstance(history, Mapping):
         given: list[Any] = list(history)  # epochs of NumPy are whole numbers too
         if wrong := [epoch for epoch in given if type(epoch) is bool or not isinstance(epoch, Integral)]:
             raise InputError(f"course: expected records by their epochs, {{1: record, …}}, got the key {wrong[0]!r}.")
         return _of_records(dict(sorted(history.items())), threshold)
     measurements: Any = getattr(history, "measurements", history)
+    if not _is_history(measurements):
+        expected = "{1: record, …}, records of a Monitor, or a lab.Run or its measurements"
+        came = f"{type(history).__name__}{' with none or others' * isinstance(measurements, (list, tuple))}"
+        raise InputError(f"course: expected {expected}, got {came}.")
+    if isinstance(measurements[0], Record):
+        return _of_records(_by_step(measurements), threshold)
     found = [m for m in measurements if m.batchnorm == batchnorm and m.split in ("train", "test")]
     by_split = {s: sorted((m for m in found if m.split == s), key=lambda m: m.epoch) for s in ("train", "test")}
     by_split = {split: some for split, some in by_split.items() if some}
     if not by_split.get("train"):
-        raise InputError(
-            f"course: expected measurements of training samples in BatchNorm mode {batchnorm!r}, got none."
-        )
-    first = by_split["train"][0]
+        expected = f"measurements of training samples in BatchNorm mode {batchnorm!r}"
+        raise InputError(f"course: expected {expected}, got none.")
+    train = by_split["train"]
+    # D and the share nearest to their own class mean depend on nothing but the features.
+    begins = [(m.separation[0], m.nearest[0]) for m in train if m.sites]
+    fixed = len(begins) > 1 and None not in begins[0] and _unmoved(begins)
+    raw = int(len(train[0].sites) > 1 and (train[0].sites[0] == "input" or fixed))
     return TrainingCourse(
-        tuple(m.epoch for m in by_split["train"]),
-        first.sites,
-        {split: tuple(m.mismatch for m in some) for split, some in by_split.items()},
+        tuple(m.epoch for m in train),
+        train[0].sites[raw:],
+        {split: tuple(m.mismatch[raw:] for m in some) for split, some in by_split.items()},
         {split: tuple(m.accuracy for m in some) for split, some in by_split.items()},
         {split: some[0].samples for split, some in by_split.items()},
         threshold,
     )
 
 
+def _is_history(given: Any) -> bool:
+    """Whether these are records, or measurements of a run, of one training."""
+    some = list(given) if isinstance(given, (list, tuple)) else []
+    measured = any(hasattr(one, "batchnorm") for one in some[:1])
+    return bool(some) and all(hasattr(one, "batchnorm") if measured else isinstance(one, Record) for one in some)
+
+
+def _by_step(records: Sequence[Record]) -> dict[int, Record]:
+    found: dict[int, Record] = {}
+    for record in records:
+        step: Any = record.settings.get("step")
+        if type(step) is bool or not isinstance(step, Integral) or step in found:
+            came = f"{step} twice" if step in found else "none" if step is None else repr(step)
+            expected = 'expected each record to have its own epoch as settings["step"]'
+            raise InputError(f"course: {expected}, got {came}. Give {{1: record, …}} instead.")
+        found[int(step)] = record
+    return dict(sorted(found.items()))
+
+
+def _unmoved(values: Sequence[tuple[float | None, ...]]) -> bool:
+    """Whether numbers are the same at every epoch, but for the order in which samples were added up."""
+    pairs = [(a, b) for row in values for a, b in zip(row, values[0], strict=True)]
+    return all(a == b or (None not in (a, b) and math.isclose(a or 0, b or 0, rel_tol=1e-5)) for a, b in pairs)
+
+
 def _of_records(records: Mapping[int, Record], threshold: float) -> TrainingCourse:
     if not records:
         raise InputError("course: expected records by their epochs, {1: record, …}, got none.")
     last = list(records.values())[-1]
-    names = [site.name for site in last.sites if not site.branch and "ncc_mismatch" in site.values]
+    rows = [site for site in last.sites if not site.branch and "ncc_mismatch" in site.values]
+    names = [site.name for site in rows]
+    if len(rows) > 1 and (names[0] == "input" or rows[0].at == "input"):
+        first = [site.values for record in records.values() for site in record.sites if site.name == names[0]]
+        fixed = _unmoved([(values.get("separation"), values.get("ncc_accuracy")) for values in first])
+        names = names[names[0] == "input" or fixed :]
     mismatch, accuracy, counts = {}, {}, {}
     for split, beginning in (("train", ""), ("test", "test_")):
-        rows = []
+        table = []
         for epoch, record in records.items():
             values = {site.name: site.values.get(f"{beginning}ncc_mismatch") for site in record.sites}
             if any(name not in values for name in names):
                 raise InputError(f"course: expected the sites {', '.join(names)} in epoch {epoch}, got {list(values)}.")
-            rows.append(tuple(values[name] for name in names))
-        if any(value is not None for row in rows for value in row):
-            mismatch[split] = tuple(rows)
+            table.append(tuple(values[name] for name in names))
+        if any(value is not None for row in table for value in row):
+            mismatch[split] = tuple(table)
             accuracy[split] = tuple(getattr(record, f"{beginning}accuracy") for record in records.values())
             counts[split] = sum(getattr(last, f"{beginning}counts"))
     if "train" not in mismatch:
@@ -185,12 +223,11 @@ class _Difference:
 
 
 def check_conjectures(
-    courses: Course | Sequence[Course],
-    others: Course | Sequence[Course] | None = None,
+    courses: Course | Sequence[Course], others: Course | Sequence[Course] | None = None
 ) -> list[ConjectureVerdict]:
     """Conjectures 7 and 8 of some trainings (seeds of one recipe); with `others`, trained with SVSL in pairs, 11 and 12.
 
-    A training is a course, or what `training_course` makes one of: {epoch: record} or a run.
+    A training is a course, or what `training_course` makes one of: {epoch: record}, records of a Monitor, or a run.
     A difference is beyond the noise at more than so many standard errors that one of all comparisons would pass by chance in
     5 % of cases. The error is that of shares of so many samples, or that over the trainings where it is larger; a single
     training shows nothing of the noise of training itself.
@@ -199,22 +236,32 @@ def check_conjectures(
     found = [check(plain, split) for split in plain[0].mismatch for check in (_falls_with_depth, _falls_in_time)]
     if others is not None:
         svsl = _several(others)
-        if len(svsl) != len(plain) or (svsl[0].epochs, svsl[0].sites) != (plain[0].epochs, plain[0].sites):
-            raise InputError(
-                f"conjectures: expected pairs of trainings with equal epochs and sites, got {len(plain)} and {len(svsl)}."
-            )
+        if len(svsl) != len(plain):
+            raise InputError(f"conjectures: expected pairs of trainings, got {len(plain)} and {len(svsl)} of them.")
+        _check_alike(plain[0], svsl[0], "pairs of trainings with equal epochs and sites")
         found += [_lowers(plain, svsl, split) for split in plain[0].mismatch]
         found += [_improves(plain, svsl)] if "test" in plain[0].accuracy else []
     return found
 
 
 def _several(courses: Course | Sequence[Course]) -> Sequence[TrainingCourse]:
-    one = isinstance(courses, (TrainingCourse, Mapping)) or hasattr(courses, "measurements")
-    given: Any = [courses] if one else courses
+    one = isinstance(courses, (TrainingCourse, Mapping, Record)) or hasattr(courses, "measurements")
+    given: Any = [courses] if one or _is_history(courses) else courses
     some = [course if isinstance(course, TrainingCourse) else training_course(course) for course in given]
-    if not some or any((c.epochs, c.sites) != (some[0].epochs, some[0].sites) for c in some):
-        raise InputError("conjectures: expected courses with the same epochs and sites, got none or others.")
+    if not some:
+        raise InputError("conjectures: expected courses with the same epochs and sites, got none.")
+    for course in some:
+        _check_alike(some[0], course, "courses with the same epochs and sites")
     return some
+
+
+def _check_alike(one: TrainingCourse, other: TrainingCourse, expected: str) -> None:
+    """Raise with what differs."""
+    for what in ("epochs", "sites"):
+        a, b = getattr(one, what), getattr(other, what)
+        if a != b:
+            came = " and ".join(", ".join(map(str, some)) or "none" for some in (a, b))
+            raise InputError(visible(f"conjectures: expected {expected}, got the {what} {came}."))
 
 
 def _terminal(courses: Sequence[TrainingCourse]) -> tuple[int, ...]:
@@ -231,7 +278,7 @@ def _falls_with_depth(courses: Sequence[TrainingCourse], split: str) -> Conjectu
             found += _differences(courses, split, courses[0].sites[i], epoch, pairs)
     ends = [(row[-1], row[0]) for row in (course.at(split, terminal[-1]) for course in courses)] if terminal else []
     whole = _differences(courses, split, "", 0, ends)
-    return _judged(7, split, found, lambda far: bool(whole) and far(whole[0]), "it does not fall beyond the noise")
+    return _judged(7, courses, split, found, bool(whole) and _falls(whole[0]), "it does not fall beyond the noise")
 
 
 def _falls_in_time(courses: Sequence[TrainingCourse], split: str) -> ConjectureVerdict:
@@ -241,11 +288,9 @@ def _falls_in_time(courses: Sequence[TrainingCourse], split: str) -> ConjectureV
         end = courses[0].epochs[-1]
         for i, layer in enumerate(courses[0].sites):
             both = zip(courses, starts, strict=True)
-            pairs = [
-                (course.at(split, end)[i], course.at(split, start)[i]) for course, start in both if start is not None
-            ]
+            pairs = [(c.at(split, end)[i], c.at(split, start)[i]) for c, start in both if start is not None]
             found += _differences(courses, split, layer, end, pairs)
-    return _judged(8, split, found, lambda far: _everywhere(found, far), _not_everywhere(found, "at the threshold"))
+    return _judged(8, courses, split, found, _everywhere(found), _not_everywhere(found, "at the threshold"))
 
 
 def _lowers(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse], split: str) -> ConjectureVerdict:
@@ -257,7 +302,7 @@ def _lowers(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse], spl
             found += here
             last += here if epoch == terminal[-1] else []
     words = _not_everywhere(last, "without SVSL", " at the end")
-    return _judged(11, split, found, lambda far: _everywhere(last, far), words)
+    return _judged(11, [*plain, *svsl], split, found, _everywhere(last), words)
 
 
 def _improves(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse]) -> ConjectureVerdict:
@@ -300,30 +345,48 @@ def _differences(
 
 def _judged(
     number: int,
+    courses: Sequence[TrainingCourse],
     split: str,
     found: Sequence[_Difference],
-    confirmed: Callable[[Callable[[_Difference], bool]], bool],
+    confirmed: bool,
     open_words: str,
 ) -> ConjectureVerdict:
     """The verdict: counter-examples beyond the noise, else whether it is `confirmed` by differences that fall beyond it."""
     if not found:
-        return ConjectureVerdict(number, split, None, (), 0, 0, "no epoch of the terminal phase was measured")
+        return ConjectureVerdict(number, split, None, (), 0, 0, _nothing_to_compare(courses))
     limit = NormalDist().inv_cdf(1 - CHANCE / len(found))
     wrong = sorted((d for d in found if d.size > limit * d.error), key=lambda d: -d.size)
     examples = tuple(CounterExample(d.layer, d.epoch, split, d.size, d.error) for d in wrong)
     rises = sum(d.size > 0 for d in found)
-    far = NormalDist().inv_cdf(1 - CHANCE)
-    holds = False if examples else True if confirmed(lambda d: -d.size > far * d.error) else None
-    many = counted(len(found), "comparison")
-    inside = f"none of {many} goes the wrong way"
-    if rises:
-        inside = f"{rises} of {many} {'goes' if rises == 1 else 'go'} the wrong way, inside the noise"
+    holds = False if examples else True if confirmed else None
+    go, noise = ("go" if rises > 1 else "goes"), ", inside the noise" * bool(rises)
+    inside = f"{rises or 'none'} of {counted(len(found), 'comparison')} {go} the wrong way{noise}"
     return ConjectureVerdict(number, split, holds, examples, len(found), rises, inside if holds else open_words)
+
+
+def _nothing_to_compare(courses: Sequence[TrainingCourse]) -> str:
+    """Why there is no comparison: the training did not come so far, or numbers are missing."""
+    course = next((course for course in courses if not course.terminal), None)
+    if course is None:
+        return "there are not two mismatches to compare"
+    reached = max((right for right in course.accuracy["train"] if right is not None), default=None)
+    at, change = percent(course.threshold, 2), "training_course(…, threshold=…) changes it"
+    came = "train accuracy is not known" if reached is None else f"train accuracy reached {percent(reached, 2)}"
+    if course.interpolation is not None:
+        came += f", first at epoch {course.interpolation}, the last one measured"
+    return f"no epoch of the terminal phase was measured: {came}; the threshold is {at} ({change})"
+
+
+def _falls(difference: _Difference) -> bool:
+    """Whether it falls beyond the noise."""
+    return -difference.size > NormalDist().inv_cdf(1 - CHANCE) * difference.error
 
 
 def _not_everywhere(found: Sequence[_Difference], when: str, end: str = "") -> str:
     """Why it is open: it does not fall everywhere, or had no room to."""
     words = f"it does not fall at every layer beyond the noise{end}"
+    if still := [d.layer for d in found if d.room and not _falls(d)]:
+        words += f" (not at {', '.join(still)})"
     full = [d.layer for d in found if not d.room]
     if not full:
         return words
@@ -331,7 +394,7 @@ def _not_everywhere(found: Sequence[_Difference], when: str, end: str = "") -> s
     return f"every layer {stood}" if len(full) == len(found) else f"{words}; {', '.join(full)} {stood}"
 
 
-def _everywhere(found: Sequence[_Difference], far: Callable[[_Difference], bool]) -> bool:
+def _everywhere(found: Sequence[_Difference]) -> bool:
     """Whether it falls beyond the noise at every layer that has room to fall, and at one at least."""
     with_room = [d for d in found if d.room]
-    return bool(with_room) and all(map(far, with_room))
+    return bool(with_room) and all(map(_falls, with_room))
