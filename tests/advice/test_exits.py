@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import layerlaw as ll
 from layerlaw.advice import EarlyExit, exit_network
-from layerlaw.advice.exit_report import _speeds
+from layerlaw.advice.exit_report import KINDS, _speeds
 from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
 from layerlaw.capture.batches import Batch
 from layerlaw.errors import CaptureError, DataError, InputError, LabelError
@@ -528,3 +528,30 @@ def test_exits_without_a_checksum_are_checked_part_by_part(
     save_file(tensors, path, {"layerlaw": json.dumps(about)})
     with pytest.raises(DataError, match=words):
         EarlyExit.load(path, trained)
+
+
+def test_single_samples_leave_by_agreement_where_that_is_asked_for(trained: Counted) -> None:
+    """Test labels at random: leaving early costs no accuracy, whatever the exits decide, but it costs agreement."""
+    x, _ = samples(1200, 2, spread=5.0)
+    test = (x, torch.randint(4, (1200,), generator=torch.Generator().manual_seed(0)))
+    found = ll.early_exit(trained, samples(400, 1), test=test, within="agreement", tolerance=0.05, times=())
+    assert found.report.per_sample
+    for kind, one in found.report.per_sample.items():
+        assert one.agreement > 0.92
+        line = next(
+            line for line in found.report.findings if line.startswith(f"Each sample on its own ({KINDS[kind]})")
+        )
+        assert f"decides like the network on {percent(one.agreement)}" in line
+
+
+def test_exits_of_single_samples_that_break_the_tolerance_say_so(found: EarlyExit) -> None:
+    one = replace(found.report.static["centers"], site=None, shares=(0.9, 0.1), drop=0.05, error=0.01, agreement=0.9)
+    report = replace(found.report, per_sample={"centers": one}, tolerance=0.02)
+    line = next(line for line in report.findings if line.startswith("Each sample on its own (nearest"))
+    assert line.endswith("; more than the 2 points it was chosen for.")
+    alike = replace(report, within="agreement")
+    line = next(line for line in alike.findings if line.startswith("Each sample on its own (nearest"))
+    assert line.endswith("; less than the 98.0% it was chosen for.")
+    assert "decides like the network on 90.0%" in line
+    kept = replace(alike, per_sample={"centers": replace(one, agreement=0.975)})
+    assert "it was chosen for" not in next(line for line in kept.findings if line.startswith("Each sample"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -57,6 +58,8 @@ class Realized:
     """Of samples that leave at each exit, and at the end; of per-sample exits only."""
     between: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Of `faster`: where the middle half of the rounds lies."""
+    agreement: float | None = None
+    """Share of the same samples on which the network decides the same."""
 
 
 @dataclass(frozen=True)
@@ -109,16 +112,29 @@ class ExitReport(Shown):
             first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"
             saved = f"{counted(gone, 'layer')} less"
             return f"Nothing to gain here ({own}): {', '.join([first, saved, *times])}."
-        lost = (
-            f"{'test ' * self.tested}accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
-        )
-        more = f"; more than the {points(self.tolerance)} it was chosen for"
-        broken = self.within == "accuracy" and found.drop - found.error > self.tolerance
         raw = "embedded" if str(found.site).startswith("embedded") else "raw"
         most = f"the last of the {self.layers} layers" if gone == 1 else f"the last {gone} of {self.layers} layers"
         what = f"{most} can go" if found.layers else f"the {raw} input decides, without any of the {self.layers} layers"
         where = f"exit at '{found.site}' by the {own}"
-        return f"{what[0].upper()}{what[1:]} ({where}): {', '.join([lost, *times])}{more * broken}."
+        return f"{what[0].upper()}{what[1:]} ({where}): {self._result(found)}."
+
+    def _result(self, one: Realized) -> str:
+        """What a chosen exit costs and saves, and whether it keeps the tolerance that it was chosen for."""
+        parts = [f"{'test ' * self.tested}accuracy {minus(f'{-100 * one.drop:+.1f}')} points (± {100 * one.error:.1f})"]
+        if self.within == "agreement" and one.agreement is not None:
+            parts.append(f"decides like the network on {percent(one.agreement)}")
+        return ", ".join([*parts, *_speeds(one)]) + self._broken(one)
+
+    def _broken(self, one: Realized) -> str:
+        """Words where the loss on the half that judges is beyond the tolerance by more than its standard error; else ""."""
+        if self.within == "accuracy":
+            beyond = one.drop - one.error > self.tolerance
+            return f"; more than the {points(self.tolerance)} it was chosen for" * beyond
+        if one.agreement is None:
+            return ""
+        error = math.sqrt(one.agreement * (1 - one.agreement) / self.samples[2])
+        beyond = one.agreement + error < 1 - self.tolerance
+        return f"; less than the {percent(1 - self.tolerance)} it was chosen for" * beyond
 
     def _nearest(self, kind: ExitKind) -> str:
         """Which sites come nearest to the network: by what chooses where that is accuracy, else by what is known of it."""
@@ -144,14 +160,14 @@ class ExitReport(Shown):
         out = []
         for other in (kind for kind in self.sites[0].choosing if kind != self.kind):
             rival = self.static.get(other)
-            said = f"none: {self._nearest(other)}" if rival is None else f"at '{rival.site}', {_result(rival)}"
+            said = f"none: {self._nearest(other)}" if rival is None else f"at '{rival.site}', {self._result(rival)}"
             both = ("class means", "a linear read-out")
             mine, theirs = both if other == "linear" else reversed(both)
             out.append(f"With {theirs} instead of {mine} the first exit is {said}.")
         for kind in self.sites[0].choosing:
             words = "nothing to gain"
             if (own := self.per_sample.get(kind)) is not None:
-                words = f"{percent(1 - own.shares[-1], 0)} of the samples leave early, {_result(own)}"
+                words = f"{percent(1 - own.shares[-1], 0)} of the samples leave early, {self._result(own)}"
             out.append(f"Each sample on its own ({KINDS[kind]}): {words}.")
         return out
 
@@ -193,9 +209,9 @@ class ExitReport(Shown):
         cost = "expected layers" if timed is None else f"expected time (batch {timed})"
         second = Panel("Each sample on its own", [*curves, ends], f"{cost}, share of the network's", "accuracy, %", log_y=False)  # noqa: E501  # fmt: skip
         below = f"Accuracy on the {counted(self.samples[2], 'sample')} of the half that judges."
-        below += " Each sample on its own: a point per accuracy that those who leave at one exit may lose." * bool(
-            curves
-        )
+        may = "accuracy" if self.within == "accuracy" else "agreement with the network"
+        each = f" Each sample on its own: a point per {may} that those who leave at one exit may lose."
+        below += each * bool(curves)
         return Sheet("Early exit", [first, second] if curves else [first], columns=2, caption=below)
 
     def plot(self) -> Any:
@@ -234,11 +250,6 @@ def points(share: float, *, beyond: float | None = None) -> str:
         text = f"{100 * share:.{digits}f}"
     text = text.removesuffix(".0")
     return f"{minus(text)} point{'s' * (text != '1')}"
-
-
-def _result(one: Realized) -> str:
-    lost = f"accuracy {minus(f'{-100 * one.drop:+.1f}')} points"
-    return ", ".join([lost, *_speeds(one)])
 
 
 def _speeds(one: Realized) -> list[str]:

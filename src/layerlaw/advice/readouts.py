@@ -121,7 +121,10 @@ class Held:
 
 
 def limits_within(half: Held, kind: ExitKind, usable: Sequence[int], budget: float) -> dict[int, float]:
-    """Margins from which on samples leave: those who leave at one exit lose at most so much accuracy, on this half."""
+    """Margins from which on samples leave: those who leave at one exit lose at most so much accuracy, on this half.
+
+    With the network's decisions as labels it is agreement with the network that they lose.
+    """
     top, margin = half.found[kind]
     there, limits = torch.ones(len(half.labels), dtype=torch.bool), {}
     for j in usable:
@@ -141,7 +144,7 @@ def limits_within(half: Held, kind: ExitKind, usable: Sequence[int], budget: flo
 def per_sample_limits(
     half: Held, kind: ExitKind, usable: Sequence[int], costs: Sequence[float], tolerance: float
 ) -> dict[int, float] | None:
-    """Of all budgets the cheapest whose loss of accuracy on this half is within the tolerance; `None`: none saves time."""
+    """Of all budgets the cheapest whose loss on this half is within the tolerance; `None`: none saves time."""
     best, least = None, 1.0
     for budget in BUDGETS:
         limits = limits_within(half, kind, usable, budget)
