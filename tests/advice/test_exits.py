@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import layerlaw as ll
-from layerlaw.advice import EarlyExit, exit_network
+from layerlaw.advice import EarlyExit, exit_network, exits
 from layerlaw.advice.exit_report import KINDS, _speeds
 from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
 from layerlaw.capture.batches import Batch
@@ -235,7 +235,7 @@ def test_one_score_for_two_classes_and_models_of_several_inputs_have_exits() -> 
     data = [
         {"left": x[i : i + 50], "right": -0.5 * x[i : i + 50], "labels": y[i : i + 50] % 2} for i in range(0, 200, 50)
     ]
-    found = ll.early_exit(net, data, test=data, tolerance=0.99, times=(1,))
+    found = ll.early_exit(net, data, test=data, tolerance=0.99, times=())
     assert found.site == found.report.sites[0].name
     with torch.no_grad():
         assert found(left=x, right=-0.5 * x).shape == (200, 2)
@@ -269,8 +269,8 @@ def test_a_tolerance_that_no_layer_meets_is_an_answer() -> None:
         "Nothing to gain here (nearest class center): on the half that chooses no site is within 0 points of the network "
         "(100%); nearest: "
     )
-    assert found.report.sentence == (
-        f"{said}'second' with {100 * best:.1f}%, {100 - 100 * best:.1f} points below."
+    assert replace(found.report, per_sample={}).sentence == (
+        f"{said}'second' with {100 * best:.1f}%, {100 - 100 * best:.1f} points below. The result is the whole network."
     )  # fmt: skip
     with torch.no_grad():
         assert torch.equal(found(x), net(x))
@@ -334,7 +334,11 @@ def test_the_best_of_two_exits_at_one_site_is_the_more_accurate() -> None:
 
 def test_a_linear_exit_that_could_not_be_trained_is_told(trained: Counted) -> None:
     found = ll.early_exit(trained, samples(16, 1), test=samples(100, 2), by="linear", times=())
-    assert found.report.sentence == "Nothing to gain here: no linear read-out was trained."
+    why = "no linear read-out was trained"
+    assert found.report.sentence.startswith("The nearest class center can decide for all samples at 'layers.0': ")
+    assert f"there is nothing to gain with a linear read-out: {why}. The result is the" in found.report.sentence
+    alone = replace(found.report, static={}, per_sample={})
+    assert alone.sentence == f"Nothing to gain here: {why}. The result is the whole network."
     assert found.site is None
 
 
@@ -446,11 +450,11 @@ def test_no_site_within_the_tolerance_says_on_which_half_and_with_digits_that_sh
     sites = [replace(site, name=name, choosing={**site.choosing, "centers": right})
              for site, name, right in zip(report.sites, "abc", (0.5, 187 / 192, 187 / 192), strict=False)]  # fmt: skip
     about = {**report.provenance, "accuracy_choosing": 189 / 192}
-    none = replace(report, sites=tuple(sites), static={}, tolerance=0.01, provenance=about)
+    none = replace(report, sites=tuple(sites), static={}, per_sample={}, tolerance=0.01, provenance=about)
     assert none.sentence == (
         "Nothing to gain here (nearest class center): on the half that chooses no site is within 1 point of the network "
         "(98.4%); "
-        "nearest: 'b' and 'c' with 97.4%, 1.04 points below."
+        "nearest: 'b' and 'c' with 97.4%, 1.04 points below. The result is the whole network."
     )
     assert "of the half that judges" in str(none)
     alike = replace(none, within="agreement")
@@ -555,3 +559,49 @@ def test_exits_of_single_samples_that_break_the_tolerance_say_so(found: EarlyExi
     assert "decides like the network on 90.0%" in line
     kept = replace(alike, per_sample={"centers": replace(one, agreement=0.975)})
     assert "it was chosen for" not in next(line for line in kept.findings if line.startswith("Each sample"))
+
+
+def test_the_headline_names_the_best_that_there_is_to_gain(found: EarlyExit) -> None:
+    report, one = found.report, found.report.static["centers"]
+    slow = replace(one, site="late", layers=6, faster={1: 0.7, 64: 1.01}, between={})
+    single = replace(one, site=None, shares=(0.96, 0.04), drop=0.01, error=0.004, faster={1: 3.8}, between={})
+    linear = replace(one, kind="linear", site="early", drop=-0.062, error=0.01, faster={1: 14.0}, between={})
+    none = replace(report, static={"centers": slow}, per_sample={})
+    why = (
+        "the first site within 2 points of the network is 'late', 1 layer less, 1.4× slower (batch 1), "
+        "no faster (batch 64). The result is the whole network."
+    )
+    assert none.sentence == f"Nothing to gain here (nearest class center): {why}"
+    also = f"By one exit for all samples there is nothing to gain with class means: {why}"
+    alone = replace(none, per_sample={"centers": single})
+    assert alone.sentence == (
+        "Each sample on its own can leave early by the nearest class center (96% of the samples leave early): "
+        f"test accuracy −1.0 points (± 0.4), 3.8× faster (batch 1). {also}"
+    )
+    best = replace(alone, static={"centers": slow, "linear": linear})
+    assert best.sentence == (
+        "The linear read-out can decide for all samples at 'early': test accuracy +6.2 points (± 1.0), "
+        f"14× faster (batch 1). {also}"
+    )
+    broken = replace(best, static={"centers": slow, "linear": replace(linear, drop=0.5)})
+    assert broken.sentence == alone.sentence  # what keeps the tolerance goes first
+    alike = replace(none, within="agreement", tolerance=0.05)
+    assert "the first site that decides like the network on all but 5.0% of the samples is 'late'" in alike.sentence
+    assert "instead of class means there is no exit: on the half that chooses" in alone.findings[0]
+
+
+def test_an_exit_that_saves_no_time_is_not_returned(trained: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slower(whole: nn.Module, runs: dict, example: Batch, size: int) -> dict:
+        return dict.fromkeys(runs, exit_network.Timing(1.5, 1.5, 1.5))
+
+    monkeypatch.setattr(exits, "compared", slower)
+    found = ll.early_exit(trained, samples(400, 1), test=samples(600, 2), tolerance=0.02, times=(1,))
+    assert "centers" in found.report.static
+    assert found.sites == ()
+    assert found.report.sentence.startswith(
+        "Nothing to gain here (nearest class center): the first site within 2 points"
+    )
+    assert found.report.sentence.endswith("1.5× slower (batch 1). The result is the whole network.")
+    x, _ = samples(20, 4)
+    with torch.no_grad():
+        assert torch.equal(found(x), trained(x))

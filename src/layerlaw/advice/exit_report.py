@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import counted, joined, minus, percent
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
+MEANS: dict[ExitKind, str] = {"centers": "class means", "linear": "a linear read-out"}
 WORTH_IT = 1.05  # times faster: less is nothing to gain
 STEADY = 1.3  # times: where the middle half of the rounds lies further apart, it is told
 NO_TEST = (
@@ -99,24 +101,49 @@ class ExitReport(Shown):
         """The answer for the exit that was chosen; first of all, where it is so, that no test data judged it."""
         return self._answer() if self.tested else f"{NO_TEST} {self._answer()}"
 
+    def gains(self, one: Realized) -> bool:
+        """Whether an exit saves time at one of the batch sizes at least; where none was timed, whether it saves layers."""
+        return one.layers < self.layers and max(one.faster.values(), default=WORTH_IT) >= WORTH_IT
+
     def _answer(self) -> str:
         found, own = self.static.get(self.kind), KINDS[self.kind]
-        if self.kind not in self.sites[0].choosing:
-            return f"Nothing to gain here: no {own} was trained."
-        if found is None:
-            return f"Nothing to gain here ({own}): {self._nearest(self.kind)}."
+        if found is None or not self.gains(found):
+            return f"{self._instead()} The result is the whole network."
         gone = self.layers - int(found.layers)
-        faster = max(found.faster.values(), default=None)
-        times = _speeds(found)
-        if gone == 0 or (faster is not None and faster < WORTH_IT):
-            first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"
-            saved = f"{counted(gone, 'layer')} less"
-            return f"Nothing to gain here ({own}): {', '.join([first, saved, *times])}."
         raw = "embedded" if str(found.site).startswith("embedded") else "raw"
         most = f"the last of the {self.layers} layers" if gone == 1 else f"the last {gone} of {self.layers} layers"
         what = f"{most} can go" if found.layers else f"the {raw} input decides, without any of the {self.layers} layers"
         where = f"exit at '{found.site}' by the {own}"
         return f"{what[0].upper()}{what[1:]} ({where}): {self._result(found)}."
+
+    def _instead(self) -> str:
+        """Where the exit that was asked for saves nothing: the best of the others first, then why it does not."""
+        others = [one for one in (*self.static.values(), *self.per_sample.values()) if self.gains(one)]
+        if not others:
+            if self.kind not in self.sites[0].choosing:
+                return f"Nothing to gain here: {self._why_not()}."
+            return f"Nothing to gain here ({KINDS[self.kind]}): {self._why_not()}."
+        best = max(others, key=lambda one: (not self._broken(one), self._saved(one)))
+        what = f"The {KINDS[best.kind]} can decide for all samples at '{best.site}'"
+        if best.site is None:
+            what = f"Each sample on its own can leave early by the {KINDS[best.kind]} ({_leave(best)})"
+        none = f"By one exit for all samples there is nothing to gain with {MEANS[self.kind]}: {self._why_not()}"
+        return f"{what}: {self._result(best)}. {none}."
+
+    def _saved(self, one: Realized) -> float:
+        """The larger, the more an exit saves: times faster over the batch sizes, else layers."""
+        return statistics.geometric_mean(one.faster.values()) if one.faster else self.layers - one.layers
+
+    def _why_not(self) -> str:
+        """Why one exit for all samples, of the kind that was asked for, saves nothing."""
+        if self.kind not in self.sites[0].choosing:
+            return f"no {KINDS[self.kind]} was trained"
+        if (found := self.static.get(self.kind)) is None:
+            return self._nearest(self.kind)
+        near = f"within {points(self.tolerance)} of the network"
+        alike = f"that decides like the network on all but {percent(self.tolerance)} of the samples"
+        first = f"the first site {near if self.within == 'accuracy' else alike} is '{found.site}'"
+        return ", ".join([first, f"{counted(self.layers - int(found.layers), 'layer')} less", *_speeds(found)])
 
     def _result(self, one: Realized) -> str:
         """What a chosen exit costs and saves, and whether it keeps the tolerance that it was chosen for."""
@@ -160,14 +187,13 @@ class ExitReport(Shown):
         out = []
         for other in (kind for kind in self.sites[0].choosing if kind != self.kind):
             rival = self.static.get(other)
-            said = f"none: {self._nearest(other)}" if rival is None else f"at '{rival.site}', {self._result(rival)}"
-            both = ("class means", "a linear read-out")
-            mine, theirs = both if other == "linear" else reversed(both)
-            out.append(f"With {theirs} instead of {mine} the first exit is {said}.")
+            exit_at = "there is no exit" if rival is None else f"the first exit is at '{rival.site}'"
+            said = f": {self._nearest(other)}" if rival is None else f", {self._result(rival)}"
+            out.append(f"With {MEANS[other]} instead of {MEANS[self.kind]} {exit_at}{said}.")
         for kind in self.sites[0].choosing:
             words = "nothing to gain"
             if (own := self.per_sample.get(kind)) is not None:
-                words = f"{percent(1 - own.shares[-1], 0)} of the samples leave early, {self._result(own)}"
+                words = f"{_leave(own)}, {self._result(own)}"
             out.append(f"Each sample on its own ({KINDS[kind]}): {words}.")
         return out
 
@@ -250,6 +276,10 @@ def points(share: float, *, beyond: float | None = None) -> str:
         text = f"{100 * share:.{digits}f}"
     text = text.removesuffix(".0")
     return f"{minus(text)} point{'s' * (text != '1')}"
+
+
+def _leave(one: Realized) -> str:
+    return f"{percent(1 - one.shares[-1], 0)} of the samples leave early"
 
 
 def _speeds(one: Realized) -> list[str]:

@@ -65,7 +65,8 @@ def early_exit(
     times       batch sizes at which times are compared with the whole network's, in one run; () for none
     memory_gib  what the features that train linear read-outs may take; fewer samples train them where more would not fit
 
-    Where no site is within the tolerance the result is the network itself, and the report says how near the best one came.
+    Where no site is within the tolerance, or the first that is saves no time (no layer, where none was timed), the result is
+    the network itself; the report says why, and what there is to gain otherwise.
     """
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
         raise InputError(f"tolerance: expected a share from 0 to below 1, got {tolerance!r}.")
@@ -92,7 +93,9 @@ def early_exit(
         held = study.decide(held_out)
         report, chosen = _judged(study, held, example, tolerance, within, by, times)
     kind = report.kind
-    found = study.exit(kind, chosen["static"].get(kind))
+    one = report.static.get(kind)
+    saves = one is not None and report.gains(one)  # else the network itself is faster, and right as often
+    found = study.exit(kind, chosen["static"][kind] if saves else None)
     found.report = report
     if kind in chosen["per_sample"]:
         found._alternative = (chosen["per_sample"][kind],)
