@@ -217,8 +217,15 @@ def test_exits_of_single_samples_are_saved_with_their_thresholds(trained: Counte
     again = EarlyExit.load(net.save(tmp_path / "exits.safetensors"), trained)
     assert again.thresholds == (3.0, float("inf"))
     assert (again.kind, again.sites) == ("linear", sites)
-    with pytest.raises(InputError, match="expected exits of single samples that save time, got none"):
-        again.per_sample()
+    assert again.per_sample() is again
+    with pytest.raises(
+        InputError, match=r"got none: the file keeps none: .* Run `early_exit` again and read its report"
+    ):
+        EarlyExit.load(
+            EarlyExit(trained, sites[:1], readouts[:1]).save(tmp_path / "one.safetensors"), trained
+        ).per_sample()
+    with pytest.raises(InputError, match=r"expected EarlyExit.load\(path, model\), got the model first: Counted"):
+        EarlyExit.load(trained, tmp_path / "exits.safetensors")
 
 
 def test_one_score_for_two_classes_and_models_of_several_inputs_have_exits() -> None:
@@ -509,6 +516,7 @@ ODD_PARTS = {
     "thresholds": (lambda about, tensors: about.update(thresholds=""), "thresholds: expected"),
     "more thresholds": (lambda about, tensors: about.update(thresholds=[0.1] * 9), "one for each of"),
     "kind": (lambda about, tensors: about.update(kind="other"), "kind: expected"),
+    "single": (lambda about, tensors: about.update(per_sample={"sites": [], "thresholds": [1]}), "one for each of 0"),
 }
 
 
@@ -605,3 +613,20 @@ def test_an_exit_that_saves_no_time_is_not_returned(trained: Counted, monkeypatc
     x, _ = samples(20, 4)
     with torch.no_grad():
         assert torch.equal(found(x), trained(x))
+
+
+@pytest.mark.parametrize("at", ["one", "none"])
+def test_the_form_of_single_samples_is_saved_and_loaded_with_the_other(
+    at: str, trained: Counted, tmp_path: Path
+) -> None:
+    sites = ll.sites(trained, samples(8, 1)).sites[1:4]
+    readouts = [Readout.nearest_center(ClassSums.of(*samples(80, seed), 4)) for seed in (1, 2, 3)]
+    one = EarlyExit(trained, *((sites[:1], readouts[:1]) if at == "one" else ([], [])))
+    one._alternative = (EarlyExit(trained, sites, readouts, thresholds=[3.0, 1.0, float("inf")]),)
+    path = one.save(tmp_path / "exit.safetensors")
+    again, (x, _) = EarlyExit.load(path, trained), samples(40, 8)
+    assert again.per_sample().thresholds == (3.0, 1.0, float("inf"))
+    with torch.no_grad():
+        assert torch.equal(again(x), one(x))
+        assert torch.equal(again.per_sample()(x), one.per_sample()(x))
+    assert again.save(tmp_path / "again.safetensors").read_bytes() == path.read_bytes()

@@ -188,18 +188,19 @@ _SITE = fields(
         "aside": text_of(1000),
     },
 )
+_LIMITS = several(nothing_or(number_from()))
 check_about = fields(
     {
         "kind": one_of(*get_args(ExitKind)),
         "reduce": one_of(*get_args(Reduce)),
         "threshold": number_from(),
         "sites": several(_SITE, most=5000),
-        "thresholds": nothing_or(several(nothing_or(number_from()))),
+        "thresholds": nothing_or(_LIMITS),
         "network": text_of(1000),
         "digest": nothing_or(text_of(1000)),
         "scores": nothing_or(several(either(text_of(1000), whole_from(-(2**31))), most=100)),
     },
-    {},
+    {"per_sample": fields({"sites": several(_SITE, most=5000), "thresholds": _LIMITS}, {})},
 )
 """Raises unless what a file says of its exits is what a network can be given."""
 

@@ -317,7 +317,7 @@ def exit(
     written = saved(report, "exit", out)
     if out is not None:
         written["page"] = str(report.page(out / "exit.html"))
-        written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.sites else {}
+        written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.keeps else {}
     print_exits(report.sentence, report.findings, report.rows, [OTHER_HALF, *report.notes], screen)
     conclude(screen, as_json, report.to_dict(), written)
 
