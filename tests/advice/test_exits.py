@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import layerlaw as ll
@@ -17,6 +19,7 @@ from layerlaw.advice.exit_report import KINDS, _speeds
 from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
 from layerlaw.capture.batches import Batch
 from layerlaw.errors import CaptureError, DataError, InputError, LabelError
+from layerlaw.pages.advice_terminal import print_exits
 from layerlaw.stats import ClassSums
 from layerlaw.wording import percent
 
@@ -320,7 +323,8 @@ def test_the_headline_is_about_the_exit_that_is_returned(trained: Counted, by: s
     assert f"{-100 * drop:+.1f} points".replace("-", "−") in report.sentence
     others = ("With class means instead of a linear read-out", "With a linear read-out instead of class means")
     assert report.findings[0].startswith(others[found.kind == "centers"])
-    shown = [row[report.rows[0].index("agreement")] for row in report.rows[1:-1]]
+    head = {"centers": "agreement, center", "linear": "agreement, linear"}[found.kind]
+    shown = [row[report.rows[0].index(head)] for row in report.rows[1:-1]]
     assert shown == [percent(site.agreement[found.kind]) for site in report.sites]
 
 
@@ -630,3 +634,12 @@ def test_the_form_of_single_samples_is_saved_and_loaded_with_the_other(
         assert torch.equal(again(x), one(x))
         assert torch.equal(again.per_sample()(x), one.per_sample()(x))
     assert again.save(tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_a_narrow_terminal_keeps_the_times(found: EarlyExit) -> None:
+    report, out = found.report, io.StringIO()
+    timed = tuple(replace(site, time={1: 0.5, 256: 0.25}) for site in report.sites)
+    rows = replace(report, sites=timed).rows
+    print_exits("So it is.", [], rows, [], Console(file=out, width=80))
+    heads = next(line for line in out.getvalue().splitlines() if "site" in line)
+    assert all(head in heads for head in ("nearest center", "linear read-out", "time, batch 1", "time, batch 256"))

@@ -18,6 +18,7 @@ from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import counted, joined, minus, percent
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
+HEADS: dict[ExitKind, str] = {"centers": "nearest center", "linear": "linear read-out"}  # short: tables are narrow
 MEANS: dict[ExitKind, str] = {"centers": "class means", "linear": "a linear read-out"}
 WORTH_IT = 1.05  # times faster: less is nothing to gain
 STEADY = 1.3  # times: where the middle half of the rounds lies further apart, it is told
@@ -203,7 +204,8 @@ class ExitReport(Shown):
         kinds = list(self.sites[0].judged)
         sizes = sorted(self.sites[0].time)
         agreeing = self.kind if self.kind in kinds else "centers"
-        heads = ["site", "layers", *(f"{KINDS[kind]}" for kind in kinds), "agreement"]
+        agree = {"centers": "agreement, center", "linear": "agreement, linear"}[agreeing]
+        heads = ["site", "layers", *(HEADS[kind] for kind in kinds), agree]
         out = [[*heads, *(f"time, batch {size}" for size in sizes)]]
         for site in self.sites:
             accuracies = [percent(site.judged[kind]) for kind in kinds]
