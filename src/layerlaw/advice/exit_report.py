@@ -127,7 +127,7 @@ class ExitReport(Shown):
         best = max(others, key=lambda one: (not self._broken(one), self._saved(one)))
         what = f"The {KINDS[best.kind]} can decide for all samples at '{best.site}'"
         if best.site is None:
-            what = f"Each sample on its own can leave early by the {KINDS[best.kind]} ({_leave(best)})"
+            what = f"Each sample on its own can leave early by the {KINDS[best.kind]} ({_leaving(best)} do)"
         none = f"By one exit for all samples there is nothing to gain with {MEANS[self.kind]}: {self._why_not()}"
         return f"{what}: {self._result(best)}. {none}."
 
@@ -194,7 +194,7 @@ class ExitReport(Shown):
         for kind in self.sites[0].choosing:
             words = "nothing to gain"
             if (own := self.per_sample.get(kind)) is not None:
-                words = f"{_leave(own)}, {self._result(own)}"
+                words = f"{_leaving(own)} leave early, {self._result(own)}"
             out.append(f"Each sample on its own ({KINDS[kind]}): {words}.")
         return out
 
@@ -280,8 +280,8 @@ def points(share: float, *, beyond: float | None = None) -> str:
     return f"{minus(text)} point{'s' * (text != '1')}"
 
 
-def _leave(one: Realized) -> str:
-    return f"{percent(1 - one.shares[-1], 0)} of the samples leave early"
+def _leaving(one: Realized) -> str:
+    return f"{percent(1 - one.shares[-1], 0)} of the samples"
 
 
 def _speeds(one: Realized) -> list[str]:
