@@ -88,6 +88,31 @@ def test_images_of_another_size_and_other_classes_are_the_same_architecture() ->
         compare_difficulty({"one": of("Net", small), "other": of("Net", [*large[:3], (200,)])})
 
 
+def read_by_layers(first: float, kinds: tuple[str, ...], shapes: list[tuple[int, ...]]) -> Record:
+    """A network without repeated blocks: the inputs of its layers are measured, the first of which is the raw input."""
+    values = (0.9 - first, first, first / 2)
+    rows = [
+        SiteRow(f"{i}", kind, shape, math.prod(shape), at="input", values={"ncc_mismatch": v})
+        for i, (kind, shape, v) in enumerate(zip(kinds, shapes, values, strict=True))
+    ]
+    return Record("net", rows, ["x", "y"], counts=[500, 500], accuracy=1.0)
+
+
+def test_what_enters_the_first_layer_is_no_layer() -> None:
+    """The raw inputs are ordered the other way around."""
+    linear = ("Linear",) * 3
+    easy, hard = (read_by_layers(first, linear, [(9,), (8,), (8,)]) for first in (0.2, 0.6))
+    found = compare_difficulty({"hard": hard, "easy": easy})
+    assert found.sites == ("1", "2")
+    assert [(s.name, s.first) for s in found.sets] == [("easy", 0.2), ("hard", 0.6)]
+    assert str(found).startswith(found.sentence)
+    with pytest.raises(InputError, match=r"at '1' Linear 8 .* and Linear 16"):
+        compare_difficulty({"one": easy, "other": read_by_layers(0.3, linear, [(9,), (16,), (16,)])})
+    kinds = ("Conv2d", "Linear", "Linear")  # maps are flattened behind the convolution
+    small, large = (read_by_layers(0.3, kinds, [(1, n, n), (4 * n * n,), (8,)]) for n in (8, 16))
+    assert compare_difficulty({"small": small, "large": large}).sites == ("1", "2")
+
+
 def test_bars_stand_over_their_ticks_with_their_errors() -> None:
     found = compare_difficulty({"one": record(0.2), "other": record(0.4)})
     first = found.sheet().panels[0]

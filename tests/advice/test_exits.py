@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import layerlaw as ll
-from layerlaw.advice import EarlyExit, exit_network
-from layerlaw.advice.exit_report import _speeds
+from layerlaw.advice import EarlyExit, exit_network, exits
+from layerlaw.advice.exit_report import KINDS, _speeds
 from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
 from layerlaw.capture.batches import Batch
 from layerlaw.errors import CaptureError, DataError, InputError, LabelError
+from layerlaw.pages.advice_terminal import print_exits
 from layerlaw.stats import ClassSums
 from layerlaw.wording import percent
 
@@ -217,8 +220,15 @@ def test_exits_of_single_samples_are_saved_with_their_thresholds(trained: Counte
     again = EarlyExit.load(net.save(tmp_path / "exits.safetensors"), trained)
     assert again.thresholds == (3.0, float("inf"))
     assert (again.kind, again.sites) == ("linear", sites)
-    with pytest.raises(InputError, match="expected exits of single samples that save time, got none"):
-        again.per_sample()
+    assert again.per_sample() is again
+    with pytest.raises(
+        InputError, match=r"got none: the file keeps none: .* Run `early_exit` again and read its report"
+    ):
+        EarlyExit.load(
+            EarlyExit(trained, sites[:1], readouts[:1]).save(tmp_path / "one.safetensors"), trained
+        ).per_sample()
+    with pytest.raises(InputError, match=r"expected EarlyExit.load\(path, model\), got the model first: Counted"):
+        EarlyExit.load(trained, tmp_path / "exits.safetensors")
 
 
 def test_one_score_for_two_classes_and_models_of_several_inputs_have_exits() -> None:
@@ -235,7 +245,7 @@ def test_one_score_for_two_classes_and_models_of_several_inputs_have_exits() -> 
     data = [
         {"left": x[i : i + 50], "right": -0.5 * x[i : i + 50], "labels": y[i : i + 50] % 2} for i in range(0, 200, 50)
     ]
-    found = ll.early_exit(net, data, test=data, tolerance=0.99, times=(1,))
+    found = ll.early_exit(net, data, test=data, tolerance=0.99, times=())
     assert found.site == found.report.sites[0].name
     with torch.no_grad():
         assert found(left=x, right=-0.5 * x).shape == (200, 2)
@@ -269,8 +279,8 @@ def test_a_tolerance_that_no_layer_meets_is_an_answer() -> None:
         "Nothing to gain here (nearest class center): on the half that chooses no site is within 0 points of the network "
         "(100%); nearest: "
     )
-    assert found.report.sentence == (
-        f"{said}'second' with {100 * best:.1f}%, {100 - 100 * best:.1f} points below."
+    assert replace(found.report, per_sample={}).sentence == (
+        f"{said}'second' with {100 * best:.1f}%, {100 - 100 * best:.1f} points below. The result is the whole network."
     )  # fmt: skip
     with torch.no_grad():
         assert torch.equal(found(x), net(x))
@@ -313,7 +323,8 @@ def test_the_headline_is_about_the_exit_that_is_returned(trained: Counted, by: s
     assert f"{-100 * drop:+.1f} points".replace("-", "−") in report.sentence
     others = ("With class means instead of a linear read-out", "With a linear read-out instead of class means")
     assert report.findings[0].startswith(others[found.kind == "centers"])
-    shown = [row[report.rows[0].index("agreement")] for row in report.rows[1:-1]]
+    head = {"centers": "agreement, center", "linear": "agreement, linear"}[found.kind]
+    shown = [row[report.rows[0].index(head)] for row in report.rows[1:-1]]
     assert shown == [percent(site.agreement[found.kind]) for site in report.sites]
 
 
@@ -334,7 +345,11 @@ def test_the_best_of_two_exits_at_one_site_is_the_more_accurate() -> None:
 
 def test_a_linear_exit_that_could_not_be_trained_is_told(trained: Counted) -> None:
     found = ll.early_exit(trained, samples(16, 1), test=samples(100, 2), by="linear", times=())
-    assert found.report.sentence == "Nothing to gain here: no linear read-out was trained."
+    why = "no linear read-out was trained"
+    assert found.report.sentence.startswith("The nearest class center can decide for all samples at 'layers.0': ")
+    assert f"there is nothing to gain with a linear read-out: {why}. The result is the" in found.report.sentence
+    alone = replace(found.report, static={}, per_sample={})
+    assert alone.sentence == f"Nothing to gain here: {why}. The result is the whole network."
     assert found.site is None
 
 
@@ -446,11 +461,11 @@ def test_no_site_within_the_tolerance_says_on_which_half_and_with_digits_that_sh
     sites = [replace(site, name=name, choosing={**site.choosing, "centers": right})
              for site, name, right in zip(report.sites, "abc", (0.5, 187 / 192, 187 / 192), strict=False)]  # fmt: skip
     about = {**report.provenance, "accuracy_choosing": 189 / 192}
-    none = replace(report, sites=tuple(sites), static={}, tolerance=0.01, provenance=about)
+    none = replace(report, sites=tuple(sites), static={}, per_sample={}, tolerance=0.01, provenance=about)
     assert none.sentence == (
         "Nothing to gain here (nearest class center): on the half that chooses no site is within 1 point of the network "
         "(98.4%); "
-        "nearest: 'b' and 'c' with 97.4%, 1.04 points below."
+        "nearest: 'b' and 'c' with 97.4%, 1.04 points below. The result is the whole network."
     )
     assert "of the half that judges" in str(none)
     alike = replace(none, within="agreement")
@@ -505,6 +520,7 @@ ODD_PARTS = {
     "thresholds": (lambda about, tensors: about.update(thresholds=""), "thresholds: expected"),
     "more thresholds": (lambda about, tensors: about.update(thresholds=[0.1] * 9), "one for each of"),
     "kind": (lambda about, tensors: about.update(kind="other"), "kind: expected"),
+    "single": (lambda about, tensors: about.update(per_sample={"sites": [], "thresholds": [1]}), "one for each of 0"),
 }
 
 
@@ -528,3 +544,102 @@ def test_exits_without_a_checksum_are_checked_part_by_part(
     save_file(tensors, path, {"layerlaw": json.dumps(about)})
     with pytest.raises(DataError, match=words):
         EarlyExit.load(path, trained)
+
+
+def test_single_samples_leave_by_agreement_where_that_is_asked_for(trained: Counted) -> None:
+    """Test labels at random: leaving early costs no accuracy, whatever the exits decide, but it costs agreement."""
+    x, _ = samples(1200, 2, spread=5.0)
+    test = (x, torch.randint(4, (1200,), generator=torch.Generator().manual_seed(0)))
+    found = ll.early_exit(trained, samples(400, 1), test=test, within="agreement", tolerance=0.05, times=())
+    assert found.report.per_sample
+    for kind, one in found.report.per_sample.items():
+        assert one.agreement > 0.92
+        line = next(
+            line for line in found.report.findings if line.startswith(f"Each sample on its own ({KINDS[kind]})")
+        )
+        assert f"decides like the network on {percent(one.agreement)}" in line
+
+
+def test_exits_of_single_samples_that_break_the_tolerance_say_so(found: EarlyExit) -> None:
+    one = replace(found.report.static["centers"], site=None, shares=(0.9, 0.1), drop=0.05, error=0.01, agreement=0.9)
+    report = replace(found.report, per_sample={"centers": one}, tolerance=0.02)
+    line = next(line for line in report.findings if line.startswith("Each sample on its own (nearest"))
+    assert line.endswith("; more than the 2 points it was chosen for.")
+    alike = replace(report, within="agreement")
+    line = next(line for line in alike.findings if line.startswith("Each sample on its own (nearest"))
+    assert line.endswith("; less than the 98.0% it was chosen for.")
+    assert "decides like the network on 90.0%" in line
+    kept = replace(alike, per_sample={"centers": replace(one, agreement=0.975)})
+    assert "it was chosen for" not in next(line for line in kept.findings if line.startswith("Each sample"))
+
+
+def test_the_headline_names_the_best_that_there_is_to_gain(found: EarlyExit) -> None:
+    report, one = found.report, found.report.static["centers"]
+    slow = replace(one, site="late", layers=6, faster={1: 0.7, 64: 1.01}, between={})
+    single = replace(one, site=None, shares=(0.96, 0.04), drop=0.01, error=0.004, faster={1: 3.8}, between={})
+    linear = replace(one, kind="linear", site="early", drop=-0.062, error=0.01, faster={1: 14.0}, between={})
+    none = replace(report, static={"centers": slow}, per_sample={})
+    why = (
+        "the first site within 2 points of the network is 'late', 1 layer less, 1.4× slower (batch 1), "
+        "no faster (batch 64). The result is the whole network."
+    )
+    assert none.sentence == f"Nothing to gain here (nearest class center): {why}"
+    also = f"By one exit for all samples there is nothing to gain with class means: {why}"
+    alone = replace(none, per_sample={"centers": single})
+    assert alone.sentence == (
+        "Each sample on its own can leave early by the nearest class center (96% of the samples do): "
+        f"test accuracy −1.0 points (± 0.4), 3.8× faster (batch 1). {also}"
+    )
+    best = replace(alone, static={"centers": slow, "linear": linear})
+    assert best.sentence == (
+        "The linear read-out can decide for all samples at 'early': test accuracy +6.2 points (± 1.0), "
+        f"14× faster (batch 1). {also}"
+    )
+    broken = replace(best, static={"centers": slow, "linear": replace(linear, drop=0.5)})
+    assert broken.sentence == alone.sentence  # what keeps the tolerance goes first
+    alike = replace(none, within="agreement", tolerance=0.05)
+    assert "the first site that decides like the network on all but 5.0% of the samples is 'late'" in alike.sentence
+    assert "instead of class means there is no exit: on the half that chooses" in alone.findings[0]
+
+
+def test_an_exit_that_saves_no_time_is_not_returned(trained: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slower(whole: nn.Module, runs: dict, example: Batch, size: int) -> dict:
+        return dict.fromkeys(runs, exit_network.Timing(1.5, 1.5, 1.5))
+
+    monkeypatch.setattr(exits, "compared", slower)
+    found = ll.early_exit(trained, samples(400, 1), test=samples(600, 2), tolerance=0.02, times=(1,))
+    assert "centers" in found.report.static
+    assert found.sites == ()
+    assert found.report.sentence.startswith(
+        "Nothing to gain here (nearest class center): the first site within 2 points"
+    )
+    assert found.report.sentence.endswith("1.5× slower (batch 1). The result is the whole network.")
+    x, _ = samples(20, 4)
+    with torch.no_grad():
+        assert torch.equal(found(x), trained(x))
+
+
+@pytest.mark.parametrize("at", ["one", "none"])
+def test_the_form_of_single_samples_is_saved_and_loaded_with_the_other(
+    at: str, trained: Counted, tmp_path: Path
+) -> None:
+    sites = ll.sites(trained, samples(8, 1)).sites[1:4]
+    readouts = [Readout.nearest_center(ClassSums.of(*samples(80, seed), 4)) for seed in (1, 2, 3)]
+    one = EarlyExit(trained, *((sites[:1], readouts[:1]) if at == "one" else ([], [])))
+    one._alternative = (EarlyExit(trained, sites, readouts, thresholds=[3.0, 1.0, float("inf")]),)
+    path = one.save(tmp_path / "exit.safetensors")
+    again, (x, _) = EarlyExit.load(path, trained), samples(40, 8)
+    assert again.per_sample().thresholds == (3.0, 1.0, float("inf"))
+    with torch.no_grad():
+        assert torch.equal(again(x), one(x))
+        assert torch.equal(again.per_sample()(x), one.per_sample()(x))
+    assert again.save(tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_a_narrow_terminal_keeps_the_times(found: EarlyExit) -> None:
+    report, out = found.report, io.StringIO()
+    timed = tuple(replace(site, time={1: 0.5, 256: 0.25}) for site in report.sites)
+    rows = replace(report, sites=timed).rows
+    print_exits("So it is.", [], rows, [], Console(file=out, width=80))
+    heads = next(line for line in out.getvalue().splitlines() if "site" in line)
+    assert all(head in heads for head in ("nearest center", "linear read-out", "time, batch 1", "time, batch 256"))

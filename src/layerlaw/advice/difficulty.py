@@ -86,6 +86,9 @@ class Difficulty(Shown):
         ]
         return [heads, *body]
 
+    def __str__(self) -> str:
+        return "\n".join([self.sentence, *self.notes])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return dict(json_safe({"sentence": self.sentence, "notes": self.notes, **asdict(self)}))
@@ -173,22 +176,35 @@ def _differs(names: Sequence[str], records: Sequence[Record], rows: Sequence[Seq
     counts = [f" of {n:,} parameters" if (n := record.provenance.get("parameters")) else "" for record in records]
     if None not in kinds and kinds[0] != kinds[1]:
         return " and ".join(f"{kind}{n} ({name!r})" for kind, n, name in zip(kinds, counts, names, strict=True))
-    flattened = images = rows[0][0].at == "input"  # what enters the first layer are the images themselves
+    raw = _raw(records[0])  # where a layer reads maps, the next may read them flattened
+    flattened = raw is not None and raw.type.lower() != "input" and len(raw.shape) > 1
     for here, there in zip(*rows, strict=True):
         pairs = zip((here, there), names, strict=True)
         both = [f"{row.type} {'×'.join(map(str, row.shape))} ({name!r})" for row, name in pairs]
         a, b = here.shape, there.shape
         same = a == b or (len(a) == len(b) > 1 and (a[0] == b[0] or a[-1] == b[-1]))
-        same = same or images or (len(a) == len(b) == 1 and flattened)
+        same = same or (len(a) == len(b) == 1 and flattened)
         if here.type != there.type or not same:
             return f"at '{here.name}' " + " and ".join(both)
-        flattened, images = len(a) > 1, False
+        flattened = len(a) > 1
     return ""
+
+
+def _raw(record: Record) -> SiteRow | None:
+    """The raw input, where it was measured: by its name, or as what enters the first of the layers.
+
+    Sites that are named in a probe are measured at the output, and so are blocks: the first row is an input only where the
+    inputs of all layers were measured, and then it is that of the layer that the data enter.
+    """
+    named = next((site for site in record.sites if site.name == "input"), None)
+    first = record.sites[0] if record.sites and record.sites[0].at == "input" else None
+    return named or first
 
 
 def _layers(name: str, record: Record) -> list[SiteRow]:
     """The sites behind a layer: not the raw input, which no network has touched."""
-    rows = [site for site in record.sites if not site.branch and site.name != "input"]
+    raw = _raw(record)
+    rows = [site for site in record.sites if not site.branch and site is not raw]
     if not record.counts or not any(site.values.get("ncc_mismatch") is not None for site in rows):
         why = "was the network's decision looked at, of a classifier?"
         raise InputError(f"record {name!r}: expected ncc_mismatch of labeled samples, got none: {why}")

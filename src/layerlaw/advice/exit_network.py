@@ -93,10 +93,19 @@ class EarlyExit(nn.Module):
         """The name of the site where all samples leave; `None` where they do not, or where there is no exit."""
         return self.sites[0].name if self.thresholds is None and self.sites else None
 
+    @property
+    def keeps(self) -> bool:
+        """Whether there is anything to save: an exit, or exits of single samples."""
+        return bool(self.sites or self._alternative)
+
     def per_sample(self) -> EarlyExit:
-        """The form in which every sample leaves where its margin allows."""
+        """The form in which every sample leaves where its margin allows; a form of that kind is its own."""
+        if self.thresholds is not None:
+            return self
         if not self._alternative:
-            raise InputError("per_sample: expected exits of single samples that save time, got none: see the report.")
+            again = "the file keeps none: `early_exit` found none that save time, or an older version wrote the file"
+            why = f"{again}. Run `early_exit` again and read its report" if self.report is None else "see the report"
+            raise InputError(f"per_sample: expected exits of single samples that save time, got none: {why}.")
         return self._alternative[0]
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -130,13 +139,19 @@ class EarlyExit(nn.Module):
         return scores
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Class means or read-outs, sites and thresholds as one safetensors file; the network's weights are not in it."""
+        """Class means or read-outs, sites and thresholds as one safetensors file, with those of `per_sample`.
+
+        The network's weights are not in it.
+        """
         writer = needed("safetensors.torch", "weights", "Writing .safetensors")
         if self._scores is not None and self._scores.function is not None:
             raise InputError(
                 "save: expected scores found by an index or a key, got a function, which no file can hold."
             )
-        tensors = {f"{i}.{name}": value.contiguous() for i, readout in enumerate(self.readouts)
+        single = self._alternative[0] if self._alternative else None
+        readouts = [*self.readouts, *(single.readouts if single else ())]  # its own first, then those of single samples
+        # copies: both forms may hold the same read-out, and no file holds one tensor under two names
+        tensors = {f"{i}.{name}": value.clone().contiguous() for i, readout in enumerate(readouts)
                    for name, value in readout.named_buffers()}  # fmt: skip
         about = {
             "format": FORMAT, "version": VERSION, "kind": self.kind, "reduce": self.reduce, "threshold": self._threshold,
@@ -144,6 +159,9 @@ class EarlyExit(nn.Module):
             "network": type(self.network).__name__, "digest": parameter_digest(self.network),
             "scores": None if self._scores is None else list(self._scores.place or ()),
         }  # fmt: skip
+        if single is not None:
+            sites = [asdict(site) for site in single.sites]
+            about["per_sample"] = {"sites": sites, "thresholds": json_safe(single.thresholds)}
         about["sha256"] = _sealed(about, tensors)
         said = {"layerlaw": json.dumps(about)}
         wanted = sum(tensor.nbytes for tensor in tensors.values())
@@ -152,6 +170,8 @@ class EarlyExit(nn.Module):
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> EarlyExit:
         """The inverse of `save`, for the network that it was made for."""
+        if isinstance(path, nn.Module):
+            raise InputError(f"load: expected EarlyExit.load(path, model), got the model first: {type(path).__name__}.")
         safetensors = needed("safetensors", "weights", "Reading .safetensors")
         try:
             check_safetensors(as_path(path))
@@ -184,25 +204,41 @@ class EarlyExit(nn.Module):
             came = "one with other weights" if about["network"] == type(network).__name__ else type(network).__name__
             raise DataError(f"{path}: expected the {about['network']} that the exits were made for, got {came}.")
         check_about(about, "")
-        sites = [Site(**{**site, "shape": tuple(site["shape"])}) for site in about["sites"]]
+        found = cls._part(about, about, tensors, network, "", 0)
+        if about.get("per_sample") is not None:  # older files have none
+            single = cls._part(about, about["per_sample"], tensors, network, "per_sample.", len(found.sites))
+            found._alternative = (single,)
+        if (
+            len({len(readout.get_buffer("bias")) for net in (found, *found._alternative) for readout in net.readouts})
+            > 1
+        ):
+            raise Misfit("expected read-outs of equally many classes, got different ones")
+        return found
+
+    @classmethod
+    def _part(
+        cls,
+        about: dict[str, Any],
+        part: dict[str, Any],
+        tensors: dict[str, Tensor],
+        network: nn.Module,
+        at: str,
+        first: int,
+    ) -> EarlyExit:
+        """One exit for all samples, or those of single samples, whose read-outs are numbered from `first` on."""
+        sites = [Site(**{**site, "shape": tuple(site["shape"])}) for site in part["sites"]]
         modules = modules_of(network)
         for i, site in enumerate(sites):
             if site.module not in modules:
-                raise misfit(f"sites[{i}].module", "a module of the network", site.module)
-        if about["thresholds"] is not None and len(about["thresholds"]) != len(sites):
-            raise misfit("thresholds", f"one for each of {len(sites)} sites", about["thresholds"])
-        readouts = [checked_readout(i, site, tensors) for i, site in enumerate(sites)]
-        if len({len(readout.get_buffer("bias")) for readout in readouts}) > 1:
-            raise Misfit("expected read-outs of equally many classes, got different ones")
-        scores = None if about["scores"] is None else Scores(tuple(about["scores"]))
-        limits = about["thresholds"]  # JSON knows no infinity: nobody leaves there
+                raise misfit(f"{at}sites[{i}].module", "a module of the network", site.module)
+        limits = part["thresholds"]
+        if limits is not None and len(limits) != len(sites):
+            raise misfit(f"{at}thresholds", f"one for each of {len(sites)} sites", limits)
+        readouts = [checked_readout(first + i, site, tensors) for i, site in enumerate(sites)]
+        # JSON knows no infinity: nobody leaves there
         limits = None if limits is None else [math.inf if limit is None else limit for limit in limits]
-        how: Any = {
-            "thresholds": limits,
-            "scores": scores,
-            "kind": about["kind"],
-            "threshold": about["threshold"],
-        }
+        scores = None if about["scores"] is None else Scores(tuple(about["scores"]))
+        how: Any = {"thresholds": limits, "scores": scores, "kind": about["kind"], "threshold": about["threshold"]}
         return cls(network, sites, readouts, reduce=about["reduce"], **how)
 
 

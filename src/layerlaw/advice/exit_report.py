@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +18,8 @@ from layerlaw.sheet import Panel, Series, Sheet
 from layerlaw.wording import counted, joined, minus, percent
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
+HEADS: dict[ExitKind, str] = {"centers": "nearest center", "linear": "linear read-out"}  # short: tables are narrow
+MEANS: dict[ExitKind, str] = {"centers": "class means", "linear": "a linear read-out"}
 WORTH_IT = 1.05  # times faster: less is nothing to gain
 STEADY = 1.3  # times: where the middle half of the rounds lies further apart, it is told
 NO_TEST = (
@@ -57,6 +61,8 @@ class Realized:
     """Of samples that leave at each exit, and at the end; of per-sample exits only."""
     between: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Of `faster`: where the middle half of the rounds lies."""
+    agreement: float | None = None
+    """Share of the same samples on which the network decides the same."""
 
 
 @dataclass(frozen=True)
@@ -96,29 +102,67 @@ class ExitReport(Shown):
         """The answer for the exit that was chosen; first of all, where it is so, that no test data judged it."""
         return self._answer() if self.tested else f"{NO_TEST} {self._answer()}"
 
+    def gains(self, one: Realized) -> bool:
+        """Whether an exit saves time at one of the batch sizes at least; where none was timed, whether it saves layers."""
+        return one.layers < self.layers and max(one.faster.values(), default=WORTH_IT) >= WORTH_IT
+
     def _answer(self) -> str:
         found, own = self.static.get(self.kind), KINDS[self.kind]
-        if self.kind not in self.sites[0].choosing:
-            return f"Nothing to gain here: no {own} was trained."
-        if found is None:
-            return f"Nothing to gain here ({own}): {self._nearest(self.kind)}."
+        if found is None or not self.gains(found):
+            return f"{self._instead()} The result is the whole network."
         gone = self.layers - int(found.layers)
-        faster = max(found.faster.values(), default=None)
-        times = _speeds(found)
-        if gone == 0 or (faster is not None and faster < WORTH_IT):
-            first = f"the first site within {points(self.tolerance)} of the network is '{found.site}'"
-            saved = f"{counted(gone, 'layer')} less"
-            return f"Nothing to gain here ({own}): {', '.join([first, saved, *times])}."
-        lost = (
-            f"{'test ' * self.tested}accuracy {minus(f'{-100 * found.drop:+.1f}')} points (± {100 * found.error:.1f})"
-        )
-        more = f"; more than the {points(self.tolerance)} it was chosen for"
-        broken = self.within == "accuracy" and found.drop - found.error > self.tolerance
         raw = "embedded" if str(found.site).startswith("embedded") else "raw"
         most = f"the last of the {self.layers} layers" if gone == 1 else f"the last {gone} of {self.layers} layers"
         what = f"{most} can go" if found.layers else f"the {raw} input decides, without any of the {self.layers} layers"
         where = f"exit at '{found.site}' by the {own}"
-        return f"{what[0].upper()}{what[1:]} ({where}): {', '.join([lost, *times])}{more * broken}."
+        return f"{what[0].upper()}{what[1:]} ({where}): {self._result(found)}."
+
+    def _instead(self) -> str:
+        """Where the exit that was asked for saves nothing: the best of the others first, then why it does not."""
+        others = [one for one in (*self.static.values(), *self.per_sample.values()) if self.gains(one)]
+        if not others:
+            if self.kind not in self.sites[0].choosing:
+                return f"Nothing to gain here: {self._why_not()}."
+            return f"Nothing to gain here ({KINDS[self.kind]}): {self._why_not()}."
+        best = max(others, key=lambda one: (not self._broken(one), self._saved(one)))
+        what = f"The {KINDS[best.kind]} can decide for all samples at '{best.site}'"
+        if best.site is None:
+            what = f"Each sample on its own can leave early by the {KINDS[best.kind]} ({_leaving(best)} do)"
+        none = f"By one exit for all samples there is nothing to gain with {MEANS[self.kind]}: {self._why_not()}"
+        return f"{what}: {self._result(best)}. {none}."
+
+    def _saved(self, one: Realized) -> float:
+        """The larger, the more an exit saves: times faster over the batch sizes, else layers."""
+        return statistics.geometric_mean(one.faster.values()) if one.faster else self.layers - one.layers
+
+    def _why_not(self) -> str:
+        """Why one exit for all samples, of the kind that was asked for, saves nothing."""
+        if self.kind not in self.sites[0].choosing:
+            return f"no {KINDS[self.kind]} was trained"
+        if (found := self.static.get(self.kind)) is None:
+            return self._nearest(self.kind)
+        near = f"within {points(self.tolerance)} of the network"
+        alike = f"that decides like the network on all but {percent(self.tolerance)} of the samples"
+        first = f"the first site {near if self.within == 'accuracy' else alike} is '{found.site}'"
+        return ", ".join([first, f"{counted(self.layers - int(found.layers), 'layer')} less", *_speeds(found)])
+
+    def _result(self, one: Realized) -> str:
+        """What a chosen exit costs and saves, and whether it keeps the tolerance that it was chosen for."""
+        parts = [f"{'test ' * self.tested}accuracy {minus(f'{-100 * one.drop:+.1f}')} points (± {100 * one.error:.1f})"]
+        if self.within == "agreement" and one.agreement is not None:
+            parts.append(f"decides like the network on {percent(one.agreement)}")
+        return ", ".join([*parts, *_speeds(one)]) + self._broken(one)
+
+    def _broken(self, one: Realized) -> str:
+        """Words where the loss on the half that judges is beyond the tolerance by more than its standard error; else ""."""
+        if self.within == "accuracy":
+            beyond = one.drop - one.error > self.tolerance
+            return f"; more than the {points(self.tolerance)} it was chosen for" * beyond
+        if one.agreement is None:
+            return ""
+        error = math.sqrt(one.agreement * (1 - one.agreement) / self.samples[2])
+        beyond = one.agreement + error < 1 - self.tolerance
+        return f"; less than the {percent(1 - self.tolerance)} it was chosen for" * beyond
 
     def _nearest(self, kind: ExitKind) -> str:
         """Which sites come nearest to the network: by what chooses where that is accuracy, else by what is known of it."""
@@ -144,14 +188,13 @@ class ExitReport(Shown):
         out = []
         for other in (kind for kind in self.sites[0].choosing if kind != self.kind):
             rival = self.static.get(other)
-            said = f"none: {self._nearest(other)}" if rival is None else f"at '{rival.site}', {_result(rival)}"
-            both = ("class means", "a linear read-out")
-            mine, theirs = both if other == "linear" else reversed(both)
-            out.append(f"With {theirs} instead of {mine} the first exit is {said}.")
+            exit_at = "there is no exit" if rival is None else f"the first exit is at '{rival.site}'"
+            said = f": {self._nearest(other)}" if rival is None else f", {self._result(rival)}"
+            out.append(f"With {MEANS[other]} instead of {MEANS[self.kind]} {exit_at}{said}.")
         for kind in self.sites[0].choosing:
             words = "nothing to gain"
             if (own := self.per_sample.get(kind)) is not None:
-                words = f"{percent(1 - own.shares[-1], 0)} of the samples leave early, {_result(own)}"
+                words = f"{_leaving(own)} leave early, {self._result(own)}"
             out.append(f"Each sample on its own ({KINDS[kind]}): {words}.")
         return out
 
@@ -161,7 +204,8 @@ class ExitReport(Shown):
         kinds = list(self.sites[0].judged)
         sizes = sorted(self.sites[0].time)
         agreeing = self.kind if self.kind in kinds else "centers"
-        heads = ["site", "layers", *(f"{KINDS[kind]}" for kind in kinds), "agreement"]
+        agree = {"centers": "agreement, center", "linear": "agreement, linear"}[agreeing]
+        heads = ["site", "layers", *(HEADS[kind] for kind in kinds), agree]
         out = [[*heads, *(f"time, batch {size}" for size in sizes)]]
         for site in self.sites:
             accuracies = [percent(site.judged[kind]) for kind in kinds]
@@ -193,9 +237,9 @@ class ExitReport(Shown):
         cost = "expected layers" if timed is None else f"expected time (batch {timed})"
         second = Panel("Each sample on its own", [*curves, ends], f"{cost}, share of the network's", "accuracy, %", log_y=False)  # noqa: E501  # fmt: skip
         below = f"Accuracy on the {counted(self.samples[2], 'sample')} of the half that judges."
-        below += " Each sample on its own: a point per accuracy that those who leave at one exit may lose." * bool(
-            curves
-        )
+        may = "accuracy" if self.within == "accuracy" else "agreement with the network"
+        each = f" Each sample on its own: a point per {may} that those who leave at one exit may lose."
+        below += each * bool(curves)
         return Sheet("Early exit", [first, second] if curves else [first], columns=2, caption=below)
 
     def plot(self) -> Any:
@@ -236,9 +280,8 @@ def points(share: float, *, beyond: float | None = None) -> str:
     return f"{minus(text)} point{'s' * (text != '1')}"
 
 
-def _result(one: Realized) -> str:
-    lost = f"accuracy {minus(f'{-100 * one.drop:+.1f}')} points"
-    return ", ".join([lost, *_speeds(one)])
+def _leaving(one: Realized) -> str:
+    return f"{percent(1 - one.shares[-1], 0)} of the samples"
 
 
 def _speeds(one: Realized) -> list[str]:

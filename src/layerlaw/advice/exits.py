@@ -65,7 +65,8 @@ def early_exit(
     times       batch sizes at which times are compared with the whole network's, in one run; () for none
     memory_gib  what the features that train linear read-outs may take; fewer samples train them where more would not fit
 
-    Where no site is within the tolerance the result is the network itself, and the report says how near the best one came.
+    Where no site is within the tolerance, or the first that is saves no time (no layer, where none was timed), the result is
+    the network itself; the report says why, and what there is to gain otherwise.
     """
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
         raise InputError(f"tolerance: expected a share from 0 to below 1, got {tolerance!r}.")
@@ -92,7 +93,9 @@ def early_exit(
         held = study.decide(held_out)
         report, chosen = _judged(study, held, example, tolerance, within, by, times)
     kind = report.kind
-    found = study.exit(kind, chosen["static"].get(kind))
+    one = report.static.get(kind)
+    saves = one is not None and report.gains(one)  # else the network itself is faster, and right as often
+    found = study.exit(kind, chosen["static"][kind] if saves else None)
     found.report = report
     if kind in chosen["per_sample"]:
         found._alternative = (chosen["per_sample"][kind],)
@@ -221,10 +224,11 @@ def _judged(
     """Choose on one half, judge on the other, and compare times."""
     choosing, judging = held.half(True), held.half(False)
     sites, base = study.sites, float(choosing.right.mean())
+    # agreement is accuracy where the network's own decisions are the labels
+    goal = choosing if within == "accuracy" else replace(choosing, labels=choosing.network)
     static: dict[ExitKind, int] = {}
     for kind, (top, _) in choosing.found.items():
-        lost = base - (top == choosing.labels).double().mean(1)
-        lost = lost if within == "accuracy" else (top != choosing.network).double().mean(1)
+        lost = goal.right.mean() - (top == goal.labels).double().mean(1)
         first = (lost <= tolerance + 1e-12).nonzero().flatten().tolist()
         static |= {kind: first[0]} if first else {}
     layers, whole = layers_before(study, example)
@@ -248,7 +252,7 @@ def _judged(
         look = max(0.0, small["visits"] - 1) / max(1, len(usable))
         costs = [small[f"site {j}"] + look * sum(k <= j for k in usable) for j in range(len(sites))]
         costs.append(1 + look * len(usable))
-    plans = {kind: per_sample_limits(choosing, kind, usable, costs, tolerance) for kind in choosing.found}
+    plans = {kind: per_sample_limits(goal, kind, usable, costs, tolerance) for kind in choosing.found}
     chosen: dict[str, dict[ExitKind, Any]] = {"static": dict(static), "per_sample": {}}
     runs = {}
     for k, limits in plans.items():
@@ -267,7 +271,8 @@ def _judged(
         left = () if out is None else tuple(torch.bincount(out, minlength=len(sites) + 1).div(len(out)).tolist())
         error = float(drop.std(correction=0)) / math.sqrt(len(drop))
         right = float((top == judging.labels).double().mean())
-        return Realized(kind, site, right, float(drop.mean()), error, done, faster, left, between)
+        same = float((top == judging.network).double().mean())
+        return Realized(kind, site, right, float(drop.mean()), error, done, faster, left, between, same)
 
     fixed, single, curve = dict[ExitKind, Realized](), dict[ExitKind, Realized](), list[CurvePoint]()
     for k, (top, _) in judging.found.items():
@@ -275,7 +280,7 @@ def _judged(
             j = static[k]
             fixed[k] = realized(k, f"site {j}", top[j], sites[j].name, layers[j], None)
         for budget in BUDGETS:
-            decision, out = simulated(judging, k, limits_within(choosing, k, usable, budget))
+            decision, out = simulated(judging, k, limits_within(goal, k, usable, budget))
             cost = torch.tensor(costs)[out].mean()
             curve.append(CurvePoint(k, budget, float((decision == judging.labels).double().mean()), float(cost)))
         if (limits := plans[k]) is not None:

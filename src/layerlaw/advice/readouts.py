@@ -121,7 +121,10 @@ class Held:
 
 
 def limits_within(half: Held, kind: ExitKind, usable: Sequence[int], budget: float) -> dict[int, float]:
-    """Margins from which on samples leave: those who leave at one exit lose at most so much accuracy, on this half."""
+    """Margins from which on samples leave: those who leave at one exit lose at most so much accuracy, on this half.
+
+    With the network's decisions as labels it is agreement with the network that they lose.
+    """
     top, margin = half.found[kind]
     there, limits = torch.ones(len(half.labels), dtype=torch.bool), {}
     for j in usable:
@@ -141,7 +144,7 @@ def limits_within(half: Held, kind: ExitKind, usable: Sequence[int], budget: flo
 def per_sample_limits(
     half: Held, kind: ExitKind, usable: Sequence[int], costs: Sequence[float], tolerance: float
 ) -> dict[int, float] | None:
-    """Of all budgets the cheapest whose loss of accuracy on this half is within the tolerance; `None`: none saves time."""
+    """Of all budgets the cheapest whose loss on this half is within the tolerance; `None`: none saves time."""
     best, least = None, 1.0
     for budget in BUDGETS:
         limits = limits_within(half, kind, usable, budget)
@@ -185,18 +188,19 @@ _SITE = fields(
         "aside": text_of(1000),
     },
 )
+_LIMITS = several(nothing_or(number_from()))
 check_about = fields(
     {
         "kind": one_of(*get_args(ExitKind)),
         "reduce": one_of(*get_args(Reduce)),
         "threshold": number_from(),
         "sites": several(_SITE, most=5000),
-        "thresholds": nothing_or(several(nothing_or(number_from()))),
+        "thresholds": nothing_or(_LIMITS),
         "network": text_of(1000),
         "digest": nothing_or(text_of(1000)),
         "scores": nothing_or(several(either(text_of(1000), whole_from(-(2**31))), most=100)),
     },
-    {},
+    {"per_sample": fields({"sites": several(_SITE, most=5000), "thresholds": _LIMITS}, {})},
 )
 """Raises unless what a file says of its exits is what a network can be given."""
 

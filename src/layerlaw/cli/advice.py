@@ -312,12 +312,12 @@ def exit(
         found = early_exit(network, asked.given_as(chosen.data), test=test, **where.how(), **how)
     assert found.report is not None
     notes = [TEST_DATA if note == PASS_TEST else in_options(note) for note in found.report.notes]
-    notes += asked.about(chosen, unknown=misnumbered(notes))
+    notes += [*chosen.facts, *asked.about(chosen, unknown=misnumbered(notes))]
     report, screen = replace(found.report, notes=tuple(notes)), console(as_json)
     written = saved(report, "exit", out)
     if out is not None:
         written["page"] = str(report.page(out / "exit.html"))
-        written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.sites else {}
+        written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.keeps else {}
     print_exits(report.sentence, report.findings, report.rows, [OTHER_HALF, *report.notes], screen)
     conclude(screen, as_json, report.to_dict(), written)
 
@@ -346,7 +346,7 @@ def paths(
         how: Any = {"test": asked.given_as(chosen.test), "classes": asked.asked, "device": device, **where.how()}
         found = sample_paths(network, asked.given_as(chosen.data), **how)
     notes = [in_options(note) for note in found.notes]
-    notes += asked.about(chosen, unknown=misnumbered(notes))
+    notes += [*chosen.facts, *asked.about(chosen, unknown=misnumbered(notes))]
     found = replace(found, notes=tuple(notes))
     screen, written = console(as_json), dict[str, str]()
     if out is not None:

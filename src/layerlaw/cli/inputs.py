@@ -25,7 +25,7 @@ from layerlaw.cli.weights import load_weights as _load_weights
 from layerlaw.cli.weights import read_state as _state
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
-from layerlaw.errors import CaptureError, DataError, InputError, check_choice, shown
+from layerlaw.errors import CaptureError, DataError, InputError, LabelError, check_choice, shown
 from layerlaw.files import as_path, check_readable
 from layerlaw.integrations.by_name import NamedModel, is_named, load_named
 from layerlaw.packed import read_npz
@@ -65,6 +65,9 @@ class SiteOptions:
         labels = None if self.labels is None else _index_or_key(self.labels)
         where = {"sites": names[0] if len(names) == 1 else names, "reduce": self.reduce}
         return where | {"scores": scores, "labels": labels}
+
+
+EMBEDDED = f"data: {DEFAULT} (embedded; --data names another)"
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class ImageOptions:
         ):  # its own preprocessing, unless options say
             splits = prepared_splits(named, self.data, test=test, per_class=per_class)
             facts = [f"weights: {named.weights}", f"inputs: {named.inputs} (--size, --normalize name others)"]
-            facts += [f"data: {DEFAULT} (embedded; --data names another)"] * (self.data is None)
+            facts += [EMBEDDED] * (self.data is None)
             return ChosenImages(
                 splits.train, splits.test, splits.class_names, tuple(facts), name=splits.name * (splits.test is None)
             )
@@ -160,7 +163,7 @@ class ImageOptions:
         train, told = self._in_channels(load(source, split="train", size=size, channels=self.channels), network)
         channels, h, w = train.images.shape[1:]
         how, why = self._scaling(own, channels)
-        facts = [f"data: {DEFAULT} (embedded; --data names another)"] if self.data is None else []
+        facts = [EMBEDDED] if self.data is None else []
         facts += told
         if own.size is not None and (h, w) != own.size:
             expects = "×".join(map(str, own.size))
@@ -225,9 +228,18 @@ def arrays(path: Path) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor] | N
 
 @contextmanager
 def explained_inputs(network: nn.Module, images: ChosenImages | None = None, flat: bool = False) -> Iterator[None]:
-    """When a model fails on the images, name the options that change them, and which of them its first layer needs."""
+    """When a model fails on the images, name the options that change them, and which of them its first layer needs.
+
+    When labels do not fit the model and nobody had named the data, say which were taken.
+    """
     try:
         yield
+    except LabelError as error:
+        if images is None or EMBEDDED not in images.facts:
+            raise
+        said = str(error).partition(" A model without a classifier")[0]  # it has one, and these are not its data
+        cure = "Name the model's own data by --data, or let your `make` return (model, data, test)"
+        raise LabelError(f"{said} No data were given, so {DEFAULT} (embedded) was taken. {cure}.") from error
     except CaptureError as error:
         if "dry run" not in str(error):
             raise
