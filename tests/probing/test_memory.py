@@ -73,7 +73,9 @@ class Titles:
 
     def __call__(self, items: Any, label: str, total: int | None) -> Iterator[Any]:
         gc.collect()
-        tensors = [one for one in gc.get_objects() if issubclass(type(one), Tensor)]
+        # Those that other tests left behind may be of kinds without a storage.
+        plain = [one for one in gc.get_objects() if type(one) in (Tensor, nn.Parameter)]
+        tensors = [one for one in plain if one.layout == torch.strided and one.is_cpu]
         self.held.append(sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()))
         self.told.append(label)
         yield from items
