@@ -34,7 +34,7 @@ from layerlaw.lab.samples import Samples
 from layerlaw.progress import Counter
 
 _PROGRAM = "from layerlaw.lab.processes import serve; serve()"
-AT_ONCE = 4  # fleets on a GPU
+AT_ONCE = 8  # fleets on a GPU
 BUSY = 512  # members that keep a GPU busy: those of further fleets wait, and are made and measured while these train
 WORTH_PROCESSES = 3e11  # multiplications; below, starting processes takes longer than they save
 

@@ -30,7 +30,7 @@ from layerlaw.lab.trainer import check_device
 from layerlaw.progress import Counter, Progress
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
-MEMBERS_ON_GPU = 256  # which keep it busy: of several such fleets the host measures one while another one is trained
+MEMBERS_ON_GPU = 128  # which keep it busy: of several such fleets the host measures one while another one is trained
 LAST_EPOCH = Schedule()
 Data = Mapping[str, Samples | Callable[[int], Samples]] | Samples
 

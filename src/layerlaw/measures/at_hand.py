@@ -204,7 +204,10 @@ def _statistics(
     _check_finite(x, sums.sums)
     x, centers = careful_centers(x, y, sums, weighting)
     coordinates, lengths = project(x, y, Frame.of(centers))
-    scatter = Scatter.of(coordinates, lengths, y, centers, chosen, nearest=nearest)
+    known = None
+    if x.dtype != torch.float64:  # these are the data of pass 1: what is left is the rounding of the means to float32
+        known = centers.expected_residuals * centers.counts.unsqueeze(-1)
+    scatter = Scatter.of(coordinates, lengths, y, centers, chosen, nearest=nearest, residuals=known)
     _check_finite(x, scatter.sums)
     return centers, scatter, x, y
 

@@ -127,23 +127,27 @@ class Scatter:
     def of(
         cls, coordinates: Tensor, lengths: Tensor, labels: Tensor, span: Span, decision: Tensor | None = None,
         *, nearest: bool = True,  # whether centers are compared; otherwise `near` has nothing but counts
+        residuals: Tensor | None = None,  # where they are known: to add up r rows of many classes takes long
     ) -> Scatter:  # fmt: skip
         """From what `project` gave: coordinates (…, r, n), lengths (…, n), labels and decisions (…, n)."""
         K, r = span.counts.shape[-1], coordinates.shape[-2]
         hot, choices = indicators(labels, K, torch.float64), _choices(labels, decision)
-        rows = r + 5 + choices.shape[-2]  # the one at r + 4 counts
+        own_rows = r if residuals is None else 0
+        rows = own_rows + 5 + choices.shape[-2]  # the one at own_rows + 4 counts
         values = span.scales.new_empty((*coordinates.shape[:-2], rows, coordinates.shape[-1]))
-        values[..., r + 4 :, :] = 1
-        z = values[..., :r, :].copy_(coordinates)
-        own, equal, squares, fourth = values[..., r : r + 4, :].unbind(-2)
+        values[..., own_rows + 4 :, :] = 1
+        z = values[..., :r, :].copy_(coordinates) if residuals is None else coordinates
+        own, equal, squares, fourth = values[..., own_rows : own_rows + 4, :].unbind(-2)
         torch.sum((z * span.inverse_scales.unsqueeze(-1)).square_(), -2, out=own)
         simple = span.weighting == "classes" or span.balanced
-        equal.copy_(own if simple else (span.equal_whitener @ z).square_().sum(-2))
+        equal.copy_(own if simple else (span.equal_whitener @ double(z)).square_().sum(-2))
         torch.square(squares.copy_(lengths).square_(), out=fourth).clamp_max_(MOST_FOURTH)
         if nearest:
             places = by_label(span.starts.mT, labels, hot).add_(z)  # (…, r, n): relative to the corners' origin
-            values[..., r + 5 :, :] = agreement(places, span.corners, span.half_norms, choices)
+            values[..., own_rows + 5 :, :] = agreement(places, span.corners, span.half_norms, choices)
         sums = sums_by_class(values, labels, K, hot)
+        if residuals is not None:
+            sums = torch.cat([residuals, sums], -1)
         return cls(sums if nearest else sums[..., : r + 5], r, span.digest)
 
     @property

@@ -153,9 +153,9 @@ class ClassSums:
         rows = features.reshape(-1, d)
         reference = at_least_float32(rows.index_select(0, to.first))  # (…·K, d)
         sums, lengths = _way(to, features.device)(rows, reference, to)
-        spread = sums.new_zeros(to.counts.shape[:-1].numel()).index_add_(0, to.spreads, double(lengths).square_())
-        grouped = (1,) if to.groups else ()
-        place = double(reference).view(*to.labels.shape[:-1], *grouped, -1, d)
+        squares, m = double(lengths).square_(), to.counts.shape[:-1].numel()
+        spread = squares.new_zeros(m).index_add_(0, to.spreads, squares) if to.groups else squares.view(m, -1).sum(-1)
+        place = double(reference).view(*to.labels.shape[:-1], *((1,) if to.groups else ()), -1, d)
         sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
         return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
 
@@ -325,15 +325,15 @@ def _add_runs(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, 
     step = most if few else min(most, ROWS_IN_FLOAT32)
     whole = torch.zeros((B, C, d), dtype=torch.float64, device=rows.device)
     lengths = reference.new_empty((B, n))
-    for start in range(0, n, step):
-        part = slice(start, start + step)
-        order = cells[part].argsort(stable=True)
-        near = at_least_float32(rows.view(B, n, d)[:, part].index_select(1, order))
-        near = near - reference.view(B, -1, d).index_select(1, own[part][order])
+    pieces = torch.split(cells, n if few else step)
+    orders = (i * step + piece.argsort(stable=True) for i, piece in enumerate(pieces))
+    for part in (part for order in orders for part in torch.split(order, step)):
+        near = at_least_float32(rows.view(B, n, d).index_select(1, part))
+        near = near - reference.view(B, -1, d).index_select(1, own.index_select(0, part))
         runs = torch.zeros(C, dtype=torch.long, device=rows.device)
-        runs.index_add_(0, cells[part], torch.ones_like(cells[part]))  # whole numbers: no order matters
+        runs.index_add_(0, cells.index_select(0, part), torch.ones_like(part))  # whole numbers: no order matters
         whole += _run_sums(near, runs).double()
-        lengths[:, part].index_copy_(1, order, torch.linalg.vector_norm(near, dim=-1))
+        lengths.index_copy_(1, part, torch.linalg.vector_norm(near, dim=-1))
     return whole.view(B * C, d), lengths.view(-1)
 
 
