@@ -7,8 +7,9 @@ right after a run and what is drawn from its file a year later are the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from layerlaw.errors import InputError
@@ -63,6 +64,25 @@ class Series:
             if len(values) != len(x):
                 raise InputError(f"series '{self.label}': expected as many {name} as x ({len(x)}), got {len(values)}.")
         set_fields(self, x=x, **holed)
+
+
+def spread_series(
+    label: str,
+    x: Iterable[float],
+    values: Iterable[Iterable[float | None]],
+    *,
+    several: bool,
+    middle: Callable[[list[float]], float] = fmean,
+    style: Style = "points",
+) -> Series:
+    """At every x the mean and the range of the numbers that are known; the range only where there are several seeds.
+
+    >>> spread_series("a", [1, 2], [[1.0, 3.0], [None, None]], several=True)
+    Series(x=(1.0, 2.0), y=(2.0, None), label='a', low=(1.0, None), high=(3.0, None), style='points', color=None)
+    """
+    columns = [[v for v in column if v is not None] for column in values]
+    mean, low, high = ([f(column) if column else None for column in columns] for f in (middle, min, max))
+    return Series(tuple(x), mean, label, low if several else None, high if several else None, style)
 
 
 @dataclass(frozen=True)

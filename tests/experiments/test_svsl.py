@@ -8,10 +8,11 @@ import pytest
 import torch
 from experiments_recorded import Quick, Recording, quick_fixture
 
+from layerlaw.advice.courses import course_ends
 from layerlaw.errors import MissingExtraError
 from layerlaw.experiments import code_digest, find
 from layerlaw.experiments.collapse import svsl
-from layerlaw.experiments.collapse.svsl import MEASURED, PUBLISHED, SITES, at_threshold, best_epoch
+from layerlaw.experiments.collapse.svsl import MEASURED, PUBLISHED, SITES
 from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.setting import Setting
 from layerlaw.lab import CrossEntropy, Samples
@@ -93,9 +94,9 @@ def test_gains_are_those_of_pairs_with_their_interval(pairs: Quick) -> None:
     low, high = (pairs.row(f"svsl-minus-plain/test-accuracy-interval-{side}").ours for side in ("low", "high"))
     assert (high - low) / 2 == pytest.approx(12.706205 * error, rel=1e-5)
     assert any("Conjecture 12" in note for note in pairs.outcome.notes)
-    run = by_loss["svsl"][0]
-    assert best_epoch(run) in (1, 2, 4)
-    assert at_threshold(run) is None or training_course(run).interpolation is not None
+    ends = course_ends(training_course(by_loss["svsl"][0]))
+    assert ends.best_epoch in (1, 2, 4)
+    assert ends.at_threshold is None or ends.interpolation is not None
 
 
 class Stop(Exception):

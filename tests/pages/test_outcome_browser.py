@@ -6,13 +6,27 @@ import pytest
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
 from pages_records import NASTY
 
+from layerlaw.advice import course_report
 from layerlaw.pages import outcome_page
+from layerlaw.verdict.conjectures import TrainingCourse
 
 pytestmark = pytest.mark.browser
+
+
+def nasty_courses():
+    """Trainings with and without a name that would run, at epochs and sites of odd names."""
+    rows = tuple(tuple(0.8 / (1 + i + j) for j in range(12)) for i in range(5))
+    sites = (NASTY, *(f"encoder.layers.{j}.attention.output.dense" for j in range(11)))
+    mismatch, right = {"train": rows, "test": rows}, {"train": (0.5, 0.9, 1.0, 1.0, 1.0), "test": (0.4,) * 5}
+    course = TrainingCourse((1, 2, 40, 80, 350), sites, mismatch, right, {"train": 1000, "test": 500})
+    return course_report({NASTY: [course, course], "SVSL": [course, course]}, plain=NASTY)
+
+
 CASES = {
     "several": lambda: [law_outcome(quick=True), epoch_outcome(), bare_outcome()],
     "one": law_outcome,
     "nasty": lambda: [nasty_outcome(), nasty_outcome()],
+    "courses": nasty_courses,
 }
 OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
 SIZES = """[...document.querySelectorAll("section")].map(
@@ -34,7 +48,12 @@ CELL_IS_SHOWN = "document.querySelector('details.table td').checkVisibility()"
 def pages(tmp_path_factory):
     """One file per case, written when first asked for."""
     folder = tmp_path_factory.mktemp("outcomes")
-    return functools.cache(lambda name: outcome_page(CASES[name](), folder / f"{name}.html"))
+
+    def written(name):
+        found, path = CASES[name](), folder / f"{name}.html"
+        return found.page(path) if name == "courses" else outcome_page(found, path)
+
+    return functools.cache(written)
 
 
 @pytest.fixture
@@ -62,12 +81,13 @@ def test_everything_is_visible_and_nothing_overflows(opened, name):
         assert {"verdict", "sheet"} <= {panel for panel, *_ in sizes}
         assert all(w > 100 and h > 20 for _, w, h in sizes), sizes
         drawings = tab.evaluate(DRAWINGS)
-        assert len(drawings) == {"several": 3, "one": 1, "nasty": 2}[name]
+        assert len(drawings) == {"several": 3, "one": 1, "nasty": 2, "courses": 2}[name]
         assert all(w > 250 and h > 150 and ink > 10 for w, h, ink in drawings), drawings
 
 
-def test_all_words_of_a_drawing_are_within_it(opened):
-    assert opened("several").evaluate(TEXT_OUTSIDE) == []
+@pytest.mark.parametrize("name", ["several", "courses"])
+def test_all_words_of_a_drawing_are_within_it(opened, name):
+    assert opened(name).evaluate(TEXT_OUTSIDE) == []
 
 
 def test_a_table_unfolds_when_asked_and_on_paper(opened):
@@ -96,9 +116,10 @@ def test_drawings_of_one_page_do_not_clip_one_another(opened):
     assert opened("several").evaluate(STRAYS) == []
 
 
-def test_text_is_shown_and_never_run(opened):
-    tab = opened("nasty")
-    assert NASTY in tab.inner_text("h2 >> nth=0")
+@pytest.mark.parametrize(("name", "where"), [("nasty", "h2 >> nth=0"), ("courses", ".notes")])
+def test_text_is_shown_and_never_run(opened, name, where):
+    tab = opened(name)
+    assert NASTY in tab.inner_text(where)
     assert tab.evaluate("window.__pwned") is None
     assert tab.evaluate("document.images.length + document.scripts.length") == 0
     assert any(NASTY[:8] in text for text in tab.locator("svg text").all_text_contents())

@@ -111,7 +111,7 @@ def code_digest(name: str) -> str:
         files.append(root / "experiments" / "sentences.py")
     if name in PAPERS["collapse"]:
         files += [root / "verdict" / "conjectures.py", root / "advice" / "penalty_search.py"]
-        files.append(root / "experiments" / "collapse" / "courses.py")
+        files.append(root / "advice" / "courses.py")
     return hashlib.sha256("\n".join(_bare(path.read_text(encoding="utf-8")) for path in files).encode()).hexdigest()[
         :16
     ]

@@ -10,7 +10,7 @@ from layerlaw.experiments.runs import Runs, Where, number
 from layerlaw.lab import Run
 from layerlaw.law import RESIDUAL, LawFit, fit_law, interval_words, laws_across
 from layerlaw.outcome import Cell, Table
-from layerlaw.sheet import Panel, Series, Sheet, Style
+from layerlaw.sheet import Panel, Series, Sheet, spread_series
 
 LOSS = "last epoch's loss"
 LOSS_NOTE = (
@@ -95,7 +95,7 @@ def fit_series(laws: Sequence[LawFit]) -> list[Series]:
 def mean_series(curves: Sequence[Sequence[float]], label: str) -> Series:
     """Geometric mean of curves, layer by layer; with its range when there are several."""
     layers = list(zip(*curves, strict=True))
-    return spread_series(label, range(len(layers)), layers, several=len(curves) > 1, geometric=True)
+    return spread_series(label, range(len(layers)), layers, several=len(curves) > 1, middle=geometric_mean)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -110,22 +110,6 @@ def curve_mean(curves: Sequence[Sequence[float]]) -> tuple[float, ...]:
     (2.0, 4.0)
     """
     return tuple(map(geometric_mean, zip(*curves, strict=True)))
-
-
-def spread_series(
-    label: str,
-    x: Iterable[float],
-    values: Iterable[Iterable[float | None]],
-    *,
-    several: bool,
-    geometric: bool = False,
-    style: Style = "points",
-) -> Series:
-    """At every x the mean and the range of the numbers that are known; the range only where there are several seeds."""
-    columns = [[v for v in column if v is not None] for column in values]
-    middle: Callable[[list[float]], float] = geometric_mean if geometric else fmean
-    mean, low, high = ([f(column) if column else None for column in columns] for f in (middle, min, max))
-    return Series(tuple(x), mean, label, low if several else None, high if several else None, style)
 
 
 def epoch_series(label: str, runs: Runs, epochs: Sequence[int], value: AtEpoch, *, total: int = FULL) -> Series:

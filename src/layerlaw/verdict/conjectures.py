@@ -3,7 +3,6 @@
 Λ is the share of samples whose nearest class mean (of the training samples) is not the network's decision. From the
 interpolation threshold (IT) on a training is in its terminal phase. Conjecture 7: there Λ falls with depth; 8: at each
 layer it falls from IT to the end; 11: SVSL lowers it at every layer; 12: SVSL improves the test accuracy at the end.
-The raw input is no layer: its class means cannot move, so a course leaves it out.
 """
 
 from __future__ import annotations
@@ -232,10 +231,10 @@ def check_conjectures(
     5 % of cases. The error is that of shares of so many samples, or that over the trainings where it is larger; a single
     training shows nothing of the noise of training itself.
     """
-    plain = _several(courses)
+    plain = several_courses(courses)
     found = [check(plain, split) for split in plain[0].mismatch for check in (_falls_with_depth, _falls_in_time)]
     if others is not None:
-        svsl = _several(others)
+        svsl = several_courses(others)
         if len(svsl) != len(plain):
             raise InputError(f"conjectures: expected pairs of trainings, got {len(plain)} and {len(svsl)} of them.")
         _check_alike(plain[0], svsl[0], "pairs of trainings with equal epochs and sites")
@@ -244,7 +243,8 @@ def check_conjectures(
     return found
 
 
-def _several(courses: Course | Sequence[Course]) -> Sequence[TrainingCourse]:
+def several_courses(courses: Course | Sequence[Course]) -> Sequence[TrainingCourse]:
+    """The courses of one training or of several, all with the same epochs and sites."""
     one = isinstance(courses, (TrainingCourse, Mapping, Record)) or hasattr(courses, "measurements")
     given: Any = [courses] if one or _is_history(courses) else courses
     some = [course if isinstance(course, TrainingCourse) else training_course(course) for course in given]
@@ -257,8 +257,8 @@ def _several(courses: Course | Sequence[Course]) -> Sequence[TrainingCourse]:
 
 def _check_alike(one: TrainingCourse, other: TrainingCourse, expected: str) -> None:
     """Raise with what differs."""
-    for what in ("epochs", "sites"):
-        a, b = getattr(one, what), getattr(other, what)
+    for what, field in {"epochs": "epochs", "sites": "sites", "splits": "mismatch"}.items():
+        a, b = tuple(getattr(one, field)), tuple(getattr(other, field))
         if a != b:
             came = " and ".join(", ".join(map(str, some)) or "none" for some in (a, b))
             raise InputError(visible(f"conjectures: expected {expected}, got the {what} {came}."))

@@ -22,27 +22,20 @@ from typing import Any
 
 import torch
 
+from layerlaw.advice.courses import ENDS, course_ends, course_panel, course_series, course_sheets, example_tables
 from layerlaw.advice.penalty_search import PenaltySearch, svsl_search
 from layerlaw.errors import MissingExtraError
-from layerlaw.experiments.collapse.courses import (
-    FOUND,
-    LABELS,
-    PLAIN,
-    SITES,
-    SVSL,
-    at_threshold,
-    best_epoch,
-    course_sheets,
-    course_tables,
-)
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, paired_rows, row, standard_error, within
 from layerlaw.experiments.runs import Runs
 from layerlaw.experiments.setting import Data, Setting, samples, stand_in
-from layerlaw.lab import Architecture, CrossEntropy, Recipe, Samples, Schedule
+from layerlaw.lab import Architecture, CrossEntropy, Recipe, Run, Samples, Schedule
 from layerlaw.lab.networks import Precision
+from layerlaw.lab.schedule import COLLAPSE
 from layerlaw.lab.variability import VariabilityCrossEntropy
 from layerlaw.law import CHANCE, t_quantile
+from layerlaw.measures.columns import REGISTRY
 from layerlaw.outcome import Cell, Kind, Outcome, Row, Table
+from layerlaw.sheet import Sheet
 from layerlaw.verdict.conjectures import ConjectureVerdict, TrainingCourse, check_conjectures, training_course
 from layerlaw.wording import percent
 
@@ -52,6 +45,9 @@ TITLES = {
     "svsl_cifar10": "SVSL beside plain training: ResNet18 on CIFAR-10",
     "svsl_random_labels": "Nearest class centers with random labels: ResNet18 on Fashion-MNIST",
 }
+SITES = ("stage1", "stage2", "stage3", "stage4", "average", "classifier")
+PLAIN, SVSL, FOUND = "plain", "svsl", "svsl-searched"
+LABELS = {PLAIN: "plain", SVSL: "SVSL", FOUND: "SVSL, α searched"}
 EPOCHS = 350
 MEASURED = (
     *(1, 2, 3, 4, 6, 8, 11, 15, 20, 27, 36, 48, 64, 84, 100, 116, 118, 120, 124, 130),
@@ -163,14 +159,8 @@ def svsl_random_labels(setting: Setting) -> Outcome:
             name, [v for v in verdicts[name] if v.split == "train"], kind="direction" if judged else None
         )
     words = [f"{name.replace('-', ' ')}: {v.sentence}" for name in arms for v in verdicts[name] if v.split == "train"]
-    return Outcome(
-        "svsl_random_labels",
-        TITLES["svsl_random_labels"],
-        found,
-        course_sheets({name.replace("-", " "): some for name, some in arms.items()}),
-        course_tables(arms, verdicts),
-        [*words, *_how(arms)],
-    )
+    figure, notes = "svsl_random_labels", [*words, *_how(arms)]
+    return Outcome(figure, TITLES[figure], found, _sheets(arms), _tables(arms, verdicts), notes)
 
 
 def beside(setting: Setting, name: str) -> Outcome:
@@ -215,9 +205,8 @@ def beside(setting: Setting, name: str) -> Outcome:
     notes += [f"No search of α: {missing}"] if missing else []
     notes += setting.note("One seed: no search of α, and no gain is judged.", quick=False) if one else []
     notes += [*_how(arms), *stand_in(setting, name)]
-    tables = [*course_tables(arms, verdicts), *([_search_table(searched)] if searched else [])]
-    sheets = course_sheets({LABELS[arm]: some for arm, some in arms.items()})
-    return Outcome(f"svsl_{name}", TITLES[f"svsl_{name}"], found, sheets, tables, notes)
+    tables = [*_tables(arms, verdicts), *([_search_table(searched)] if searched else [])]
+    return Outcome(f"svsl_{name}", TITLES[f"svsl_{name}"], found, _sheets(arms), tables, notes)
 
 
 def _penalty(alpha: float, first: str) -> VariabilityCrossEntropy:
@@ -293,16 +282,14 @@ def _claims(name: str, about: Published, arm: str) -> dict[str, Claim]:
 
 def _ends(arm: str, runs: Runs, claims: Mapping[str, Claim]) -> list[Row]:
     """What comes out at the end and on the way."""
-    sound = runs.sound
     test, train = (_last(runs, split) for split in ("test", "train"))
     courses = _courses(runs)
+    ends = [course_ends(course) for course in courses]
     values: dict[str, Sequence[float | None]] = {
         "test-accuracy": [m.accuracy for m in test],
-        "test-accuracy-at-threshold": [at_threshold(run) for run in sound],
-        "test-accuracy-best": [
-            run.measurement(epoch=best_epoch(run), batchnorm="running", split="test").accuracy for run in sound
-        ],
-        "best-epoch-is-terminal": [float(best_epoch(run) in c.terminal) for run, c in zip(sound, courses, strict=True)],
+        "test-accuracy-at-threshold": [one.at_threshold for one in ends],
+        "test-accuracy-best": [one.best for one in ends],
+        "best-epoch-is-terminal": [float(one.best_epoch in c.terminal) for one, c in zip(ends, courses, strict=True)],
         "interpolation-epoch": [course.interpolation for course in courses],
         "stage1/train-mismatch": [m.mismatch[0] for m in train],
         "stage1/test-mismatch": [m.mismatch[0] for m in test],
@@ -347,6 +334,52 @@ def verdict_rows(arm: str, verdicts: Sequence[ConjectureVerdict], *, kind: Kind 
             row(f"{name}/counter-examples", [float(len(v.counter_examples))] if v.checked else [], reason=v.why)
         )
     return rows
+
+
+def _label(arm: str) -> str:
+    return LABELS.get(arm, arm.replace("-", " "))
+
+
+def _sheets(arms: Mapping[str, Runs]) -> list[Sheet]:
+    """Figure 2: mismatch over the epochs; Figure 1: accuracy; then D and NC1 to NC4 where the classifier reads."""
+    known = {arm: courses for arm, some in arms.items() if (courses := _courses(some))}
+    sheets = course_sheets({_label(arm): courses for arm, courses in known.items()})
+    sheets = [replace(s, title=f"{s.title} (Figure {n})") for s, n in zip(sheets, (2, 1), strict=True)]
+    panels = []
+    for column in (None, *(name for name in COLLAPSE if name not in ("ncc_mismatch", "nc2_angles"))):
+        title = "D" if column is None else REGISTRY[column].label
+        series = [
+            course_series(_label(arm), courses, [_read(run, column, courses[0].epochs) for run in arms[arm].sound])
+            for arm, courses in known.items()
+        ]
+        panels.append(course_panel(title, (), series, title, log_y=column != "nc4"))
+    return [*sheets, Sheet("D and NC1 to NC4 where the classifier reads, training images", panels, 3)]
+
+
+def _read(run: Run, column: str | None, epochs: Sequence[int]) -> list[float | None]:
+    """A column of the average pool, `None`: D, on training images after each of the epochs."""
+    found: list[Any] = [run.measurement(epoch=epoch, batchnorm="running", split="train") for epoch in epochs]
+    return [m.separation[4] if column is None else m.collapse[column][4] for m in found]
+
+
+def _tables(arms: Mapping[str, Runs], verdicts: Mapping[str, Sequence[ConjectureVerdict]]) -> list[Table]:
+    """Every training, the mismatch at its end, and what contradicts a conjecture."""
+    every: list[tuple[Cell, ...]] = []
+    ends: list[tuple[Cell, ...]] = []
+    for arm, run in ((arm, run) for arm, some in arms.items() for run in some):
+        about = (_label(arm), str(run.recipe.loss), run.recipe.seed)
+        if run.diverged is not None:
+            every.append((*about, None, None, None, None, f"diverged in epoch {run.diverged}"))
+            continue
+        course = training_course(run)
+        every.append((*about, *course_ends(course)))
+        ends += [(*about, split, *rows[-1]) for split, rows in course.mismatch.items()]
+    names = ("training", "loss", "seed")
+    return [
+        Table("Every training", (*names, *ENDS), every),
+        Table("Mismatch at the end", (*names, "split", *SITES), ends),
+        *example_tables({_label(arm): some for arm, some in verdicts.items()}),
+    ]
 
 
 def _search_table(search: PenaltySearch) -> Table:

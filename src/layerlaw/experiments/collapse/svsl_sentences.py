@@ -30,8 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlaw.experiments.collapse.courses import LABELS, PLAIN, SVSL, course_panel
-from layerlaw.experiments.collapse.svsl import NOTHING, gain_rows, verdict_rows
+from layerlaw.advice.courses import course_panel, course_series, spread_words
+from layerlaw.experiments.collapse.svsl import LABELS, NOTHING, PLAIN, SVSL, gain_rows, verdict_rows
 from layerlaw.experiments.numbers import Claim, above, row
 from layerlaw.experiments.sentences import (
     Classifier,
@@ -114,6 +114,7 @@ def run(setting: Setting) -> Outcome:
     metrics: list[Panel] = []
     lines: list[tuple[Cell, ...]] = []
     notes: list[str] = []
+    shown: list[TrainingCourse] = []
     for name, arms in all_pairs(setting, ("sst2",) if setting.quick else tuple(TASKS)).items():
         about = TASKS[name]
         verdicts = check_conjectures(*([one.course for one in arms[arm]] for arm in (PLAIN, SVSL)))
@@ -126,9 +127,10 @@ def run(setting: Setting) -> Outcome:
         notes += [f"{about.title}: {v.sentence}" for v in verdicts]
         mismatch += [_mismatch(f"{about.title}, {LABELS[arm]}", some) for arm, some in arms.items()]
         metrics.append(_metrics(about, arms))
+        shown += [one.course for some in arms.values() for one in some]
         lines += _lines(about, arms, setting.seeds())
     columns = ("task", "training", "seed", "interpolation epoch", "metric there", "metric at the end", "train acc.")
-    shade = "Shaded: the terminal phase, from 98.5 % train accuracy on, of the first seed."
+    shade = spread_words(shown, len(setting.seeds()) > 1)
     sheets = [
         Sheet("Mismatch of the nearest class center over fine-tuning, training sentences", mismatch, 2, shade),
         Sheet("The task's metric on dev sentences", metrics, 2, shade),
@@ -257,26 +259,20 @@ def _ends(name: str, some: Sequence[FineTuned], about: PublishedTask, arm: str) 
 
 
 def _mismatch(title: str, some: Sequence[FineTuned]) -> Panel:
-    first = some[0].course
-    names = ["embedded", *(f"layer {i}" for i in range(1, len(first.sites) - 1)), "logits"]
-    curves = {name: partial(_mismatch_at, i) for i, name in enumerate(names)}
-    return course_panel(title, some, first, curves, "mismatch")
-
-
-def _mismatch_at(site: int, one: FineTuned, epoch: int) -> float | None:
-    return one.course.at("train", epoch)[site]
-
-
-def _metric_at(one: FineTuned, epoch: int) -> float:
-    return one.metric[one.course.epochs.index(epoch)]
+    courses = [one.course for one in some]
+    names = ["embedded", *(f"layer {i}" for i in range(1, len(courses[0].sites) - 1)), "logits"]
+    curves = [
+        course_series(name, courses, [[row[i] for row in course.mismatch["train"]] for course in courses])
+        for i, name in enumerate(names)
+    ]
+    return course_panel(title, courses, curves, "mismatch")
 
 
 def _metrics(about: PublishedTask, arms: Arms) -> Panel:
     title = f"{about.title}, {'Matthews correlation' if about.correlation else 'accuracy'}"
-    plain, svsl = (
-        course_panel(title, some, some[0].course, {LABELS[arm]: _metric_at}, "metric") for arm, some in arms.items()
-    )
-    return replace(plain, series=[*plain.series, *svsl.series])
+    courses = {arm: [one.course for one in some] for arm, some in arms.items()}
+    curves = [course_series(LABELS[arm], courses[arm], [one.metric for one in some]) for arm, some in arms.items()]
+    return course_panel(title, [course for some in courses.values() for course in some], curves, "metric")
 
 
 def _lines(about: PublishedTask, arms: Arms, seeds: Sequence[int]) -> list[tuple[Cell, ...]]:

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.advice import forecast
-from layerlaw.experiments.drawing import spread_series
 from layerlaw.experiments.layer_peeled.class_counts import QUICK, SCALED, Case, CountPlan, K
 from layerlaw.experiments.moments import spearman
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, between, minus, row
@@ -38,7 +37,7 @@ from layerlaw.lab.trainer import arithmetic
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, used_budget
 from layerlaw.outcome import Cell, Outcome, Row, Table
 from layerlaw.peeled import vanish_ratio
-from layerlaw.sheet import Panel, Series, Sheet, Style
+from layerlaw.sheet import Panel, Series, Sheet, Style, spread_series
 from layerlaw.wording import counted, finite
 
 TITLES = {

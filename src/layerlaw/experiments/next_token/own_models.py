@@ -9,7 +9,7 @@ seed; held out and with the output embedding as target it stands beside.
 
 from dataclasses import replace
 
-from layerlaw.experiments.drawing import curve_mean, laws_table, spread_series
+from layerlaw.experiments.drawing import curve_mean, laws_table
 from layerlaw.experiments.next_token import language
 from layerlaw.experiments.next_token.language import (
     PR,
@@ -26,7 +26,7 @@ from layerlaw.experiments.numbers import UNCLAIMED, Claim, below, holds, of_laws
 from layerlaw.experiments.setting import Setting
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.record import Record
-from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet, spread_series
 from layerlaw.wording import counted
 
 TITLES = {

@@ -13,7 +13,6 @@ holds (`LawFit.holds`) is above 0 by a t test over seeds; either counts as the l
 then. How far D of the last layer falls after the law has emerged stands beside. The paper gives no values of D, so none
 are judged. The learning rate drops at epochs 200 and 400, which alone can move the time of convergence, so the same
 networks are trained with a constant rate too (ours).
-
 Emergence is that of Fig. 2, asked at its epochs; all else is as fine as the measurements, 10 epochs. The epochs of
 emergence of the same seeds differ between runs that probe at other epochs: "from then on" depends on which epochs are
 asked, and networks that are trained in another sweep differ by rounding, which training magnifies.

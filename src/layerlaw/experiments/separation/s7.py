@@ -22,7 +22,7 @@ from functools import partial
 from itertools import pairwise
 
 from layerlaw.experiments import moments
-from layerlaw.experiments.drawing import LAST_LOSS, RATE_AND_SEED, caption, courses, run_table, spread_series
+from layerlaw.experiments.drawing import LAST_LOSS, RATE_AND_SEED, caption, courses, run_table
 from layerlaw.experiments.moments import measured_epochs, paper_epoch, scaled, spearman
 from layerlaw.experiments.numbers import Claim, above, mean_of, row
 from layerlaw.experiments.runs import ENDS, MODE_NAMES, MODES, NO_RUN, PROTOCOLS, Runs, law_of, protocol_table
@@ -31,7 +31,7 @@ from layerlaw.experiments.setting import ADAM, TITLES, Setting, samples, stand_i
 from layerlaw.lab import Recipe, Run, Shape
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row, Table
-from layerlaw.sheet import Panel, Sheet
+from layerlaw.sheet import Panel, Sheet, spread_series
 
 TITLE = "Lower layers converge first"
 DEPTH = 8

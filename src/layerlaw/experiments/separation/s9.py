@@ -25,7 +25,7 @@ sentences it is counted beside them and not judged.
 from collections.abc import Sequence
 from statistics import fmean
 
-from layerlaw.experiments.drawing import caption, curve_mean, fit_note, laws_table, spread_series
+from layerlaw.experiments.drawing import caption, curve_mean, fit_note, geometric_mean, laws_table
 from layerlaw.experiments.numbers import (
     UNCLAIMED,
     Claim,
@@ -42,7 +42,7 @@ from layerlaw.experiments.setting import Setting
 from layerlaw.law import LawFit, fit_law
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.record import Record
-from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet, spread_series
 
 TITLE = "BERT fine-tuned on sentences: first token, and mean over tokens"
 EACH = 500  # measured sentences of either class
@@ -139,7 +139,7 @@ def _curve(records: Sequence[Record], column: str, label: str, *, plain: bool = 
     start = 0 if sites[0].name.endswith("embeddings") else 1
     seeds = [[r.sites[i].values.get(column) for r in records] for i in range(len(sites))]
     x = range(start, start + len(sites))
-    return spread_series(label, x, seeds, several=len(records) > 1, geometric=not plain)
+    return spread_series(label, x, seeds, several=len(records) > 1, middle=fmean if plain else geometric_mean)
 
 
 def _across(found: Records, names: dict[str, str], split: str) -> Table:
