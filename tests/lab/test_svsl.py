@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import layerlaw as ll
-from layerlaw.errors import CaptureError, InputError, LabelError
+from layerlaw.errors import CaptureError, FeatureError, InputError, LabelError
 from layerlaw.lab import CrossEntropy, Recipe, Samples, Shape, VariabilityCrossEntropy, sweep, variability
 
 HERE = Path(__file__).resolve().parent
@@ -553,6 +553,78 @@ def test_bad_batches_are_answered() -> None:
         whole(net(x), y)
     with pytest.raises(LabelError, match="expected samples of all 4 classes, got none of class 3"):
         whole.measure_means((x, y))
+
+
+EARLIER = r"logits: expected those of the model's last forward, got those of an earlier one\. Call the loss with what"
+ANOTHER = r"no gradient leads from the logits to the model's last forward: are they those of another network\?"
+
+
+@pytest.mark.parametrize("sites", ["auto", ["conv1"]])
+def test_logits_of_an_earlier_forward_are_an_error(sites: str | list[str]) -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, sites=sites)
+    before = net(x)
+    loss.reset()
+    net(x + 1)
+    with pytest.raises(InputError, match=EARLIER):
+        loss(before, y)
+    net.eval()
+    before = net(x)  # in eval mode the last forward counts
+    net(x + 1)
+    with pytest.raises(InputError, match=EARLIER):
+        loss(2 * before, y)
+    loss(net(x), y).backward()
+
+
+def test_logits_of_another_network_are_told_once() -> None:
+    net, other, (x, y) = network(), network(), batch()
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES))
+    net(x)
+    with pytest.warns(UserWarning, match=ANOTHER) as told:
+        loss(other(x), y)
+    assert told[0].filename == __file__
+    net(x)
+    loss(other(x), y)  # a warning would be an error here
+    net(x[:6])
+    with pytest.raises(FeatureError, match=r"expected 12 samples, got features for 6"):
+        loss(other(x), y)
+
+
+class KeepsAside(nn.Module):
+    """Its logits are an attribute; what it returns is something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head, self.other = nn.Linear(10, 8), nn.Linear(8, 4), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.trunk(x)
+        self.logits = self.head(h)
+        return self.other(h)
+
+
+def test_what_is_computed_from_the_last_forward_is_never_refused() -> None:
+    torch.manual_seed(0)
+    net, other, (x, y) = network(), network(), batch()
+    scale, head = nn.Parameter(torch.ones((), dtype=torch.float64)), nn.Linear(4, 4).double()
+    ways = {
+        "scaled": lambda out: out * scale,
+        "a head": lambda out: head(F.relu(out, inplace=True)),
+        "an ensemble": lambda out: (other(x) + out) / 2,
+        "other numbers": lambda out: out.float().double(),
+        "some classes": lambda out: out[:, :3],
+        "a gradient by hand": lambda out: out.detach().requires_grad_(),
+        "and a scale": lambda out: scale * out.detach().requires_grad_(),
+        "a value alone": lambda out: out.detach(),
+    }
+    loss = ll.SVSL(net, alpha=0.3, sites=["conv1"])
+    for name, way in ways.items():
+        assert torch.isfinite(loss(way(net(x)), y)), name
+    in_a_box = ll.SVSL(holder := KeepsAside(), alpha=0.3, sites=["trunk"])
+    holder(torch.randn(12, 10))
+    in_a_box(holder.logits, y).backward()
+    with pytest.warns(UserWarning, match=ANOTHER):  # a head that reads detached features: it cannot be told
+        loss(head(net(x).detach()), y)
 
 
 def test_a_recipe_names_the_loss_and_alpha_zero_is_the_control() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import sys
+import warnings
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -90,6 +91,8 @@ class SVSL(nn.Module):
         self._choice, self._reduce = with_logits(sites), reduce
         self._capture: Capture | None = None
         self._found: dict[str, Tensor] = {}
+        self._nodes: list[Any] = []  # of the graph of autograd: the sites and the end of the last forward
+        self._told = False  # that logits seem to be of another network
         self._calls: dict[str, int] = {}
         self._names: tuple[str, ...] = ()  # of modules that are listened to
         self._mask: Tensor | None = None
@@ -122,13 +125,17 @@ class SVSL(nn.Module):
         return f"SVSL(alpha={self.alpha:g}, reduction={self.criterion.how.reduction!r}, sites={where!r})"
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of the forward that gave these logits (n, C); labels (n,) are class numbers."""
+        """The loss of the forward that gave these logits (n, C); labels (n,) are class numbers.
+
+        Logits of an earlier forward are an error, others that have no gradient to the last one a warning.
+        """
         check_batch(logits, labels)
         if not torch.is_grad_enabled():
             return self.criterion.base(logits, labels)
-        found, forwards = self._found, self._forwards
+        found, forwards, nodes = self._found, self._forwards, self._nodes
         self.reset()
         features = self._features(found, forwards, logits, len(labels)) if self.criterion.active else {}
+        self._check_origin(logits, nodes)
         result: Tensor = self.criterion(logits, labels, features)
         self._listening = self.criterion.active
         return result
@@ -154,9 +161,32 @@ class SVSL(nn.Module):
                 for site in self._plan.along_depth
             }
 
+    def _check_origin(self, logits: Tensor, nodes: Sequence[Any]) -> None:
+        """Raise where the logits are of an earlier forward of the model; warn, once, where they seem to be another's.
+
+        Mostly they are the output of the last forward or computed from it, and the first nodes of their graph tell. Else, if
+        all that the last forward trains is behind them too, the model has run twice; if not, they are another network's, or
+        those of a head that reads detached features. A leaf that is no parameter may be a detached output: nothing is said.
+        """
+        end = logits.grad_fn
+        if end is None or self._told or any(end is node for node in reversed(nodes)):
+            return
+        known = {node for node in nodes if node is not None}
+        leaves = _leaves([end], known) if known else None
+        if not leaves or not all(isinstance(leaf, nn.Parameter) for leaf in leaves):
+            return
+        if (own := _leaves(known)) and leaves >= own:
+            cure = "Call the loss with what the last forward gave"
+            raise InputError(
+                f"logits: expected those of the model's last forward, got those of an earlier one. {cure}."
+            )
+        self._told = True
+        what = "no gradient leads from the logits to the model's last forward: are they those of another network?"
+        warnings.warn(f"layerlaw: {what} The penalty is on features of that forward.", stacklevel=5)
+
     def reset(self) -> None:
         """Forget the last forward."""
-        self._found, self._forwards = {}, 0
+        self._found, self._nodes, self._forwards = {}, [], 0
 
     def end_epoch(self, accuracy: float | None = None) -> bool:
         """For start="terminal", after every epoch: whether the penalty counts from now on.
@@ -258,7 +288,7 @@ class SVSL(nn.Module):
             prepare(module, args, kwargs)
         if self._reduce != "flatten":
             self._mask = Batch(args, kwargs, torch.zeros(0)).mask
-        self._found, self._calls, self._running = {}, dict.fromkeys(self._names, 0), True
+        self._found, self._nodes, self._calls, self._running = {}, [], dict.fromkeys(self._names, 0), True
         if fresh and "" in self._calls:  # hooks that were added during the call come too late for it
             self._enter("", module, args, kwargs)
 
@@ -283,9 +313,13 @@ class SVSL(nn.Module):
         if not torch.is_grad_enabled():
             _check_left_out(site.name, self.criterion.named)
         self._found[site.name] = tensor.clone()  # an in-place layer behind it may change the tensor itself
+        if not torch.compiler.is_compiling():  # what is traced has no graph yet
+            self._nodes.append(tensor.grad_fn)
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         """The model has run; where it is a site itself, the hook that looks at it comes after this one."""
+        if self._running and not torch.compiler.is_compiling():
+            self._nodes += [tensor.grad_fn for tensor in tensors_in(output)]
         if self._running and "" not in self._calls:
             self._finish(module)
 
@@ -312,6 +346,20 @@ def _check_left_out(name: str, named: bool) -> None:
     if named:
         cure = "Choose sites behind it, or a rule such as sites='auto', which leaves it out"
         raise CaptureError(f"Site '{name}' carries no gradient: the model runs it in no_grad mode. {cure}.")
+
+
+def _leaves(starts: Collection[Any], goals: Collection[Any] = ()) -> set[Any] | None:
+    """What the graph of autograd behind some nodes ends in: tensors, or nodes that lead nowhere; `None`: it meets a goal."""
+    seen, ahead, leaves = set(starts), deque(starts), set()
+    while ahead:
+        node = ahead.popleft()  # breadth first: what is looked for is near
+        if node in goals:
+            return None
+        behind = {one for one, _ in node.next_functions if one is not None}
+        leaves |= set() if behind else {getattr(node, "variable", node)}
+        ahead += behind - seen
+        seen |= behind
+    return leaves
 
 
 @contextmanager
