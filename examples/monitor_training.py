@@ -5,6 +5,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
+from layerlaw.advice import course_report
 from layerlaw.data import load
 
 torch.manual_seed(0)
@@ -27,3 +28,5 @@ for epoch in range(31):
         break
 monitor.finish()
 print(monitor, "\n", monitor.record.law())
+print(course_report(monitor.records))  # does the nearest class center come to agree with the network?
+course_report(monitor.records).page("course.html")  # mismatch of every layer over the epochs, accuracy, tables
