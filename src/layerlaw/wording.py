@@ -14,7 +14,7 @@ ABSENT = "–"
 MOST_LISTED, LONGEST_SETTING = 12, 400  # entries, characters
 NOTHING = 1e-6  # a residual below this is zero but for rounding
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_SCIENTIFIC = re.compile(r"(?<![\w.'-])(\d+(?:\.\d+)?)e([+-]?\d+)\b")
+_SCIENTIFIC = re.compile(r"(?<![\w.'=-])(\d+(?:\.\d+)?)e([+-]?\d+)\b")
 _HYPHEN_MINUS = re.compile(r"(?<=[\s(=])-(?=\d)")
 MOST_SYMMETRIC = 0.5  # an interval from 1/1.5 to 1.5 is still written as ±50%
 FEWEST_CUT = 3  # letters that an ellipsis stands for, at least
