@@ -62,7 +62,8 @@ def figure_label(name: str) -> str:
     if found := _FIGURE.fullmatch(name):
         return f"Fig. {found[1].upper()}{found[2]}{found[3].lower()}"
     words = name.replace("_", " ").strip()
-    return f"LM {words[3:]}" if words.startswith("lm ") else words[:1].upper() + words[1:]
+    first, _, rest = words.partition(" ")
+    return f"{first.upper()} {rest}" if first in ("lm", "svsl") else words[:1].upper() + words[1:]
 
 
 def heading(outcome: Outcome) -> str:
