@@ -105,6 +105,47 @@ def test_replayed_forwards_give_the_same_record(monkeypatch, on_cpu, way, n):
     assert found.law("separation").rho == plain.law("separation").rho
 
 
+class Counting(nn.Linear):
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counting.calls += 1
+        return super().forward(x)
+
+
+def test_a_recording_is_compared_with_a_forward_that_was_made_anyway(monkeypatch, on_cpu):
+    probed(network(Counting(12, 12)))
+    recorded, Counting.calls = Counting.calls, 0
+    again = StandIn.made + StandIn.replays  # which a graph would not call
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    probed(network(Counting(12, 12)))
+    assert StandIn.made == 1
+    assert recorded - again == Counting.calls - BATCHES + replay.WARM
+
+
+class OneBuffer:
+    """Every batch in the same memory."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.parts = list(zip(x.split(SIZE), y.split(SIZE), strict=True))
+        self.x, self.y = (torch.empty_like(part) for part in self.parts[0])
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self):
+        for x, y in self.parts:
+            yield self.x.copy_(x), self.y.copy_(y)
+
+
+def test_batches_that_are_written_into_the_same_memory_are_recorded_too(monkeypatch, on_cpu):
+    found = ll.probe(network(), OneBuffer(*data()), progress=False)
+    assert StandIn.made == 1
+    assert StandIn.replays > BATCHES / 2
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    assert values(found) == values(ll.probe(network(), OneBuffer(*data()), progress=False))
+
+
 def test_features_that_wait_are_copied_together(monkeypatch, on_cpu):
     monkeypatch.setattr(waiting, "MOST", {"cpu": 2**30})
     monkeypatch.setattr(waiting, "ENOUGH", 4 * SIZE)
@@ -185,7 +226,7 @@ def test_a_recording_that_gives_something_else_is_not_used(monkeypatch, on_cpu):
 
     monkeypatch.setattr(replay, "Recording", Wrong)
     found = probed(network())
-    assert StandIn.replays == 1
+    assert StandIn.replays == 2  # compared with the forward before, and with one of its own
     monkeypatch.setattr(replay, "FEW", 10**9)
     assert values(found) == values(probed(network()))
 

@@ -9,7 +9,7 @@ import torch
 
 import layerlaw as ll
 import oracle
-from layerlaw.measures import measure
+from layerlaw.measures import measure, site
 from layerlaw.measures.columns import Column, describe, registered
 from layerlaw.measures.site import number
 from layerlaw.measures.unread import all_columns, site_columns
@@ -169,3 +169,25 @@ def test_columns_of_many_sites_are_those_of_each_alone() -> None:
     assert together[1][0]["separation"] is None
     assert "nc3" in together[2][0]
     assert "nc3" not in together[0][0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_brought_to_the_cpu_gives_the_same_numbers(monkeypatch, dtype) -> None:
+    x, y = oracle.blobs([40, 30, 20], 7)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.ReLU(), torch.nn.Linear(9, 3)).to(dtype).eval()
+    given = (x.to(dtype), y), {"uncertainty": True, "progress": False}
+    plain = ll.probe(model, given[0], **given[1])
+    brought = []
+    span_of = site._span_of
+    monkeypatch.setattr(site, "APART", {"cpu"})
+    monkeypatch.setattr(site, "_span_of", lambda centers: brought.append(1) or span_of(centers))
+    found = ll.probe(model, given[0], **given[1])
+    assert [row.values for row in found.sites] == [row.values for row in plain.sites]
+    assert [row.by_class for row in found.sites] == [row.by_class for row in plain.sites]
+    assert len(brought) >= 3  # centers, and those of the views
+    assert {"separation_log_se", "separation_permuted", "discrimination"} <= set(found.sites[-2].values)
+    brought.clear()
+    with registered(Column("widest_mean", "widest mean", compute=lambda s: s.centers.means.abs().amax((-2, -1)))):
+        own = ll.probe(model, given[0], **given[1])
+    assert own.sites[0].values["widest_mean"] > 0  # a measure of one's own finds the class means where they are
+    assert not brought

@@ -307,6 +307,8 @@ class Capture:
         self.begin(batch, rows)
         output = self.network(*batch.args, **batch.kwargs)
         self.check_calls(where)
+        if rows is None and self._replays is not None:
+            self._replays.went(batch, output)
         return output
 
     def _collected(self, batch: Batch) -> tuple[Any, dict[Site, Tensor]]:

@@ -85,6 +85,7 @@ class Replays:
         self._open = self._open and world_size() == 1 and repeats(network)
         self._shape: Hashable = None
         self._seen = 0
+        self._known: tuple[Batch, Tensor] | None = None  # a batch of that shape, and its output
         self._recording: Recording | None = None
 
     def run(self, batch: Batch, collect: Collect, consume: Callable[[Site, Tensor], None]) -> Tensor | None:
@@ -110,9 +111,14 @@ class Replays:
                     consume(site, of_site)
         return output
 
+    def went(self, batch: Batch, output: Any) -> None:
+        """What a forward gave that was run as it is: a recording is compared with it."""
+        if self._open and self._recording is None and self._seen and isinstance(output, Tensor):
+            self._known = batch, output
+
     def drop(self) -> None:
         """Let go of the memory, and of who takes features."""
-        self._recording, self._open, self.take_all = None, False, None
+        self._recording, self._known, self._open, self.take_all = None, None, False, None
 
     def _small(self, batch: Batch) -> bool:
         """Whether a batch is one that a GPU is done with sooner than it is told to begin, and plain enough."""
@@ -127,7 +133,10 @@ class Replays:
     def _recorded(self, batch: Batch, collect: Collect) -> Recording | None:
         """A recording that gives what the forward gives; `None` where there can be none."""
         try:
-            recording = Recording(batch, collect)
+            (known, self._known), recording = (self._known, None), Recording(batch, collect)
+            if known is not None and torch.equal(recording.replay(known[0]), known[1]):
+                return recording
+            # Somebody has written into the inputs or the output of that one, or a graph gives something else.
             output, (eager, _) = recording.replay(batch), collect(batch)
             return recording if isinstance(eager, Tensor) and torch.equal(output, eager) else None
         except Exception:  # of the model, of the recording, or of memory: the forward as it is will tell

@@ -19,7 +19,7 @@ from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, self
 from layerlaw.measures.residual import carried_over, target_residuals
 from layerlaw.measures.separation import equal_separation, jackknifed
 from layerlaw.measures.site import Needs, SiteStatistics, number
-from layerlaw.measures.variability import class_distance_variance, compression, discrimination
+from layerlaw.measures.variability import class_distance_variance, compression
 from layerlaw.stats.regression import SiteRegression
 from layerlaw.wording import number as in_words
 from layerlaw.wording import percent, residual
@@ -144,7 +144,7 @@ MEASURES = (
            "0", "lower", panel="collapse", compute=lambda s: compression(s.centers, s.variances)),
     Column("discrimination", "discrimination",
            "how far the two most similar class means point apart (Wang et al. 2023)", "1 − max cos(μ_k, μ_k')",
-           better="higher", log=False, law=False, compute=lambda s: discrimination(s.centers)),
+           better="higher", log=False, law=False, compute=lambda s: s.discrimination),
     Column("nc2_norms_classifier", "NC2 norms", "NC2 norms of the classifier's rows, where it reads",
            "std/mean of ‖w_k‖", "0", "lower", needs="classifier", card="of the classifier’s rows",
            compute=lambda s: s.classifier_geometry[0]),
@@ -210,6 +210,7 @@ MEASURES = (
            "√(C/(C−1) Σ_c (e_c − n_c ē)²)/n over C pieces", log=False, law=False, needs="lens"),
 )  # fmt: skip
 REGISTRY: dict[str, Column] = {column.name: column for column in MEASURES}
+OURS = frozenset(map(id, MEASURES))  # what a measure of somebody else uses is not known
 
 
 @contextmanager

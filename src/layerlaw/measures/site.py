@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from layerlaw.measures.collapse import geometry, rare_classes
 from layerlaw.measures.separation import Jackknives, class_separation, jackknives, linear_separation
-from layerlaw.measures.variability import class_variances
+from layerlaw.measures.variability import class_variances, discrimination
 from layerlaw.stats import Centers, LeftOut, Scatter
 from layerlaw.stats.scatter import NearestCenter, Permuted
 
@@ -22,6 +22,8 @@ Needs = Literal[
     "classes", "decision", "groups", "permuted", "classifier", "network", "imbalance", "small", "untrained", "tokens",
     "within", "targets", "lens",
 ]  # fmt: skip
+APART = {"cuda"}  # devices on which a call on small matrices takes longer than on the CPU
+FEW_CLASSES = 64  # so that matrices are small
 MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
 
 
@@ -71,6 +73,29 @@ class SiteStatistics:
             undefined=parts[0].undefined,
         )
 
+    def brought(self) -> SiteStatistics:
+        """The same on the CPU, where calls on few classes take less time, for what needs no class means, only their span.
+
+        What measures of classes use of the means themselves, their variances and discrimination, has been worked out before.
+        """
+        here = self.centers.means.device.type in APART and self.K <= FEW_CLASSES
+        if not here or self.rows is not None or self.within is not None:
+            return self
+        out, permuted = self.left_out, self.permuted
+        small = SiteStatistics(
+            _span_of(self.centers),
+            replace(self.scatter, sums=self.scatter.sums.cpu(), digest=self.scatter.digest.cpu()),
+            near=NearestCenter(self.near.sums.cpu()),
+            left_out=out and LeftOut(_span_of(out.centers), out.shift.cpu(), out.fuzziness.cpu()),
+            permuted=permuted and replace(
+                permuted, centers=_span_of(permuted.centers), moves=None, fuzziness=permuted.fuzziness.cpu(),
+                apart=None if permuted.apart is None else permuted.apart.cpu(),
+            ),
+            undefined=self.undefined,
+        )  # fmt: skip
+        vars(small).update(variances=self.variances.cpu(), discrimination=self.discrimination.cpu())
+        return small
+
     @cached_property
     def samples(self) -> Tensor:
         """How many there are (…)."""
@@ -90,6 +115,11 @@ class SiteStatistics:
     def variances(self) -> Tensor:
         """Those of every class (…, K)."""
         return class_variances(self.centers, self.scatter)
+
+    @cached_property
+    def discrimination(self) -> Tensor:
+        """1 − the largest cosine between two class means (…)."""
+        return discrimination(self.centers)
 
     @cached_property
     def geometry(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,6 +189,12 @@ class SiteStatistics:
     def unless_undefined(self, value: Tensor) -> Tensor | None:
         """Nothing where all class means coincide: there nothing is separated, and D has no meaning."""
         return None if self.undefined else value
+
+
+def _span_of(centers: Centers) -> Centers:
+    """Centers on the CPU without what is as wide as the features."""
+    wide: dict[str, Any] = {name: getattr(centers, name)[..., :0] for name in ("means", "mean", "basis")}
+    return replace(centers, **wide, origin=None).to("cpu")
 
 
 def _joined(parts: Sequence[S]) -> S:

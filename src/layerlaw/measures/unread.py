@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerlaw.measures.columns import REGISTRY, ROW_NEEDS, Column, Columns
+from layerlaw.measures.columns import OURS, REGISTRY, ROW_NEEDS, Column, Columns
 from layerlaw.measures.site import Needs, SiteStatistics
 from layerlaw.stats import Scatter
 from layerlaw.stats.around import Around
@@ -128,9 +128,11 @@ def columns_of(measurements: Sequence[Unread]) -> list[list[SiteColumns]]:
 
 
 def _computed(site: SiteStatistics, needs: Container[Needs], columns: Sequence[Column]) -> list[SiteColumns]:
-    """Every number that these needs allow, of each entry of the leading dimension; one transfer from a GPU."""
-    S, K = len(site.centers.rank), site.K
+    """Every number that these needs allow, of each entry of the leading dimension."""
     chosen = [column for column in columns if column.needs in needs]
+    if all(id(column) in OURS for column in chosen):
+        site = site.brought()
+    S, K = len(site.centers.rank), site.K
     whole = {c.name: c.compute(site) for c in chosen if c.compute is not None}
     classwise = {c.name: c.by_class(site) for c in chosen if c.by_class is not None}
     nothing = torch.full((S, K), math.nan, dtype=torch.float64, device=site.centers.rank.device)

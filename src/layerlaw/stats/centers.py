@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from layerlaw.stats.spectrum import right_singular
+from layerlaw.stats.spectrum import FEW, right_singular
 from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
@@ -244,7 +244,9 @@ def find_centers(
     centered = means - mean.unsqueeze(-2)
     place, A, floor = mean if origin is None else mean + origin.squeeze(-2), centered_contrasts(centered, weights), None
     cut_off = partial(rounding_scale, counts, sums.spread, place, dtype=sums.dtype, near=origin is not None)
-    if A.device.type != "cpu" and sums.dtype != torch.float64:  # below it scales count as 0: a GPU need not find them
+    if (
+        A.device.type != "cpu" and sums.dtype != torch.float64 and min(A.shape[-2:]) > FEW["cuda"]
+    ):  # it need not find all
         floor = cut_off(torch.linalg.vector_norm(A, dim=-1)) / 2  # lengths, whose squares add up to those of the scales
     s, basis = right_singular(A, nine_digits=view, floor=floor)
     del A  # before what follows takes memory
