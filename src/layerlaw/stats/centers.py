@@ -284,7 +284,7 @@ def rounding_scale(
     n, d = counts.sum(-1), mean.shape[-1]
     size: Tensor = torch.linalg.vector_norm(mean, dim=-1)
     spread = (spread / n).sqrt()
-    spread = torch.where(spread.isfinite(), spread, 0.0)  # a squared length may overflow float32 where D does not
+    spread = spread.nan_to_num(0.0, 0.0, 0.0)  # a squared length may overflow float32 where D does not
     if dtype == torch.float64:
         units = torch.full_like(n, 4.0) if near else (ADDED_UP * n.sqrt()).clamp_min(4)
         return torch.finfo(torch.float64).eps * torch.maximum(n.clamp_min(d) * s[..., 0], units * (size + spread))

@@ -20,7 +20,7 @@ from layerlaw.stats.ranks import gathered, world_size
 SAMPLES = 200
 TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
 SITE_BYTES = 6 * 2**20  # wide features keep fewer samples
-FEW_BYTES = 2**20  # of all sites: so few are kept, and their planes worked out when somebody looks at them
+FEW_BYTES = 2**22  # of all sites: so few are kept, and their planes worked out when somebody looks at them
 
 Plane = list[tuple[float, ...]]
 
