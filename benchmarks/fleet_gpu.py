@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from layerlaw.data import load
-from layerlaw.lab import Fleet, Recipe, Samples, Schedule, Shape, processes, sweep
+from layerlaw.lab import Fleet, Recipe, Samples, Schedule, Shape, processes, sweep, sweeping
 from layerlaw.lab.fleet import rows
 from layerlaw.lab.fleet.engine import EpochGraph, FleetEngine, Orders
 
@@ -239,12 +239,23 @@ def profile() -> None:
             print(f"{name}: stopped after 42 s", flush=True)
 
 
+def sizes(samples: Samples, tried: list[str], members: int, epochs: int) -> None:
+    """How long fleets of other sizes take, one size after the other."""
+    say(f"warm-up {timed(many(members, 6), samples, Schedule(), 'cuda')[0]:.1f} s")
+    for one in tried:
+        sweeping.MEMBERS_ON_GPU, processes.AT_ONCE, processes.BUSY = map(int, one.split(","))
+        say(f"{one}: {timed(many(members, epochs), samples, Schedule(), 'cuda')[0]:.2f} s for {epochs} epochs")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--members", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=600)
     parser.add_argument("--profile", action="store_true", help="where the time goes, in about two minutes")
     parser.add_argument("--plain", action="store_true", help="plain operations instead of the fused kernels")
+    parser.add_argument(
+        "--sizes", nargs="+", help="members of a fleet, fleets at a time and members training: 128,8,512 …"
+    )
     parser.add_argument("--part", choices=PARTS, help="one part of the profile")
     arguments = parser.parse_args()
     if arguments.profile:
@@ -254,6 +265,8 @@ def main() -> None:
     samples = Samples.of(images.tensors(flat=True), load(split="test").resized(10).tensors(flat=True))
     if arguments.part:
         return PARTS[arguments.part](samples)
+    if arguments.sizes:
+        return sizes(samples, arguments.sizes, arguments.members, min(100, arguments.epochs))
     found: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     print(f"losses of 3 epochs differ from the CPU by at most: {gap_to_cpu(samples)}", flush=True)
     schedule = Schedule(test=True, permuted=True)

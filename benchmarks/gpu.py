@@ -3,6 +3,7 @@
 python benchmarks/gpu.py [FILE]                    # prints a table as it goes and, when given, writes it
 python benchmarks/gpu.py --only slices [--small]   # flattened blocks of a ResNet-50 in slices; --small: on a CPU too
 python benchmarks/gpu.py --only resnet20           # a small network alone
+python benchmarks/gpu.py --only parts              # what D of 1,000 classes consists of, and how long a GPU works in a probe
 """
 
 import statistics
@@ -20,8 +21,9 @@ from run import by_pseudo_inverse
 
 import layerlaw as ll
 from layerlaw.lab import Architecture, FeedForward
-from layerlaw.stats import ClassSums, find_centers
+from layerlaw.stats import ClassSums, Frame, Scatter, find_centers, project
 from layerlaw.stats import spectrum as spectrum_of
+from layerlaw.stats.precision import full_precision
 
 
 def milliseconds(job: Callable[[], object], rounds: int = 9) -> float:
@@ -189,6 +191,40 @@ def resnet20(_: bool = False) -> list[tuple[str, str]]:
     return out
 
 
+def parts(_: bool = False) -> Iterator[tuple[str, str]]:
+    """What D of many classes consists of; and for how long kernels run while a small network is probed."""
+    x, y = (t.cuda() for t in separated(50_000, 4096, classes=1000))
+    with full_precision():
+        sums = ClassSums.of(x, y, 1000)
+        centers = find_centers(sums)
+        frame, gram = Frame.of(centers), (centers.means - centers.mean) @ (centers.means - centers.mean).mT
+        coordinates, lengths = project(x, y, frame)
+        known = centers.expected_residuals * centers.counts.unsqueeze(-1)
+        of_d: dict[str, Callable[[], object]] = {
+            "D": lambda: ll.separation_fuzziness(x, y),
+            "class sums": lambda: ClassSums.of(x, y, 1000),
+            "centers": lambda: find_centers(sums),
+            "their eigenvalues": lambda: torch.linalg.eigh(gram),
+            "residuals in the span of the means": lambda: project(x, y, frame),
+            "their product": lambda: frame.basis @ x.mT,
+            "scatter": lambda: Scatter.of(coordinates, lengths, y, centers, nearest=False, residuals=known),
+            "scatter, residuals added up": lambda: Scatter.of(coordinates, lengths, y, centers, nearest=False),
+        }
+        for what, job in of_d.items():
+            yield what, f"{milliseconds(job):.2f} ms"
+    network = ResNet20().cuda().eval()
+    images, labels = (t.cuda() for t in separated(10_000, 3, 32, 32))
+    for gib in (32, 2):
+        how = {"batch_size": 250, "progress": False, "uncertainty": False, "sites": "layers", "memory_gib": gib}
+        job = partial(ll.probe, network, (images, labels), **how)
+        took = milliseconds(job, 5)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            job()
+            torch.cuda.synchronize()
+        works = sum(event.self_device_time_total for event in profile.key_averages()) / 1e3
+        yield f"probe of ResNet-20's layers within {gib} GiB", f"{took:.0f} ms, of which kernels run {works:.0f}"
+
+
 def slices(small: bool) -> list[tuple[str, str]]:
     """Flattened blocks of a ResNet-50 at 1000 classes within 8 GiB: time over that of the forwards the slices need.
 
@@ -250,7 +286,7 @@ def slices(small: bool) -> list[tuple[str, str]]:
 def main() -> None:
     torch.manual_seed(0)
     if "--only" in sys.argv:
-        only = {"slices": slices, "resnet20": resnet20}[sys.argv[sys.argv.index("--only") + 1]]
+        only = {"slices": slices, "resnet20": resnet20, "parts": parts}[sys.argv[sys.argv.index("--only") + 1]]
         print("\n".join(f"| {what} | {value} |" for what, value in only("--small" in sys.argv)))
         return
     lines = [f"{torch.cuda.get_device_name()}, torch {torch.__version__}", "", "| what | measured |", "|---|---:|"]
