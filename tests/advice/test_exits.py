@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from layerlaw.advice import EarlyExit, exit_network, exits
 from layerlaw.advice.exit_report import KINDS, _speeds
 from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
 from layerlaw.capture.batches import Batch
-from layerlaw.errors import CaptureError, DataError, InputError, LabelError
+from layerlaw.errors import CaptureError, DataError, FeatureError, InputError, LabelError
 from layerlaw.pages.advice_terminal import print_exits
 from layerlaw.stats import ClassSums
 from layerlaw.wording import percent
@@ -491,6 +494,16 @@ def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_p
     [
         ({"tolerance": -0.1}, InputError, "tolerance: expected a share from 0 to below 1, got -0.1"),
         ({"tolerance": float("nan")}, InputError, "tolerance: expected a share"),
+        ({"times": (0,)}, InputError, "times: expected a list, each a whole number of at least 1, got"),
+        ({"times": 3}, InputError, "times: expected a list"),
+        ({"memory_gib": float("nan")}, InputError, "memory_gib: expected a positive number of GiB, got nan"),
+        ({"seed": 1.5}, InputError, "seed: expected a whole number"),
+        (
+            {"progress": "x"},
+            InputError,
+            r"progress: expected True, False or a function \(items, label, total\), got 'x'",
+        ),
+        ({"progress": lambda items, label, total: None}, InputError, "that gives the items, got None from it"),
         ({"by": "magic"}, InputError, "by: expected one of centers, linear, best"),
         ({"within": "loss"}, InputError, "within: expected one of accuracy, agreement"),
         ({"scores": None}, InputError, "scores: expected .* got None: the network's decisions are needed"),
@@ -504,8 +517,82 @@ def test_bad_settings_are_answered(trained: Counted, how: dict, error: type, wor
 
 def test_a_class_that_only_the_test_data_have_is_an_error(trained: Counted) -> None:
     x, y = samples(100, 1)
-    with pytest.raises(LabelError, match="test: class 3 has no samples in data, so it has no center"):
+    with pytest.raises(
+        LabelError, match=r"test: expected classes that data has too, got class 3 without a center\. Add"
+    ):
         ll.early_exit(trained, (x[y < 3], y[y < 3]), test=samples(100, 2), times=())
+    with pytest.raises(LabelError, match="got classes 2 and 3 without a center"):
+        ll.early_exit(trained, (x[y < 2], y[y < 2]), test=samples(100, 2), times=())
+    with pytest.raises(LabelError, match="data: expected samples of two or more classes, got those of class 1 alone"):
+        ll.early_exit(trained, (x[y == 1], y[y == 1]), test=samples(100, 2), times=())
+    rare = torch.cat([(y < 3).nonzero().squeeze(1), (y == 3).nonzero().squeeze(1)[:1]])
+    told = []
+    for seed in range(6):  # by which half the one of class 3 is in
+        try:
+            ll.early_exit(trained, (x[rare], y[rare]), times=(), seed=seed)
+        except LabelError as error:
+            told.append(str(error))
+    assert 0 < len(told) < 6
+    words = "enough samples of every class for both halves, got too few of class 3: the half for class means has none"
+    assert set(told) == {f"data: expected {words}. Add some, or give test data."}
+
+
+@pytest.mark.parametrize("spoilt", ["data", "test"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_inputs_that_are_no_numbers_are_an_error_with_their_batch(trained: Counted, spoilt: str, value: float) -> None:
+    given = {"data": samples(100, 1), "test": samples(100, 2)}
+    given[spoilt][0][70, 2] = value
+    words = rf"site 'layers.0': expected finite features, got NaN or infinity in {spoilt}, batch 1"
+    with pytest.raises(FeatureError, match=words):
+        ll.early_exit(trained, given["data"], test=given["test"], batch_size=50, times=())
+
+
+def test_scores_that_are_no_numbers_are_an_error_also_behind_sound_features(trained: Counted) -> None:
+    net = copy.deepcopy(trained)
+    net.head.bias.data[1] = float("nan")
+    with pytest.raises(
+        FeatureError, match=r"class scores: expected numbers, got NaN in test, batch 0\. Look at the last"
+    ):
+        ll.early_exit(net, samples(100, 1), test=samples(100, 2), times=())
+
+
+def test_a_network_that_fails_on_test_data_is_told_with_the_batch(trained: Counted) -> None:
+    x, y = samples(100, 2)
+    with pytest.raises(CaptureError, match=r"the model failed in test, batch 0 \(inputs: \(100, 12\) torch.float16\)"):
+        ll.early_exit(trained, samples(100, 1), test=(x.half(), y), times=())
+
+
+def test_progress_is_told_of_every_pass_and_of_the_times(trained: Counted) -> None:
+    told: list[tuple[str, int | None, int]] = []
+
+    def progress(items: Iterable[Any], label: str, total: int | None) -> Iterator[Any]:
+        n = -1
+        for n, item in enumerate(items):  # noqa: B007 - how many there were
+            yield item
+        told.append((label, total, n + 1))
+
+    how = {"test": samples(600, 2), "tolerance": 0.02, "batch_size": 100, "times": (1, 64)}
+    found = ll.early_exit(trained, samples(400, 1), progress=progress, **how)
+    assert told[:4] == [
+        ("data, class means", 4, 4),
+        ("linear read-outs", 7, 7),
+        ("test, decisions", 6, 6),
+        ("exits of single samples", 7, 7),
+    ]
+    first, second, *single = [label for label, *_ in told[4:] if not label.endswith("first runs")]
+    assert (first, second) == ("times, batch 1", "times, batch 64")
+    assert single == [f"times of single samples, batch {n}" for n in (1, 64)] * bool(found.report.per_sample)
+    assert [(label, total) for label, total, _ in told if label == "times, batch 1, first runs"] == [
+        ("times, batch 1, first runs", 9)
+    ]
+    assert all(n == total for label, total, n in told if label.endswith("first runs"))
+    silent = ll.early_exit(trained, samples(400, 1), progress=False, **how)
+    assert (silent.site, silent.report.accuracy) == (found.site, found.report.accuracy)
+
+
+def test_the_bar_is_on_standard_error_and_gone(trained: Counted, capfd: pytest.CaptureFixture[str]) -> None:
+    ll.early_exit(trained, samples(400, 1), test=samples(600, 2), times=(1,))
+    assert capfd.readouterr() == ("", "")  # no terminal
 
 
 ODD_PARTS = {
@@ -603,7 +690,7 @@ def test_the_headline_names_the_best_that_there_is_to_gain(found: EarlyExit) -> 
 
 
 def test_an_exit_that_saves_no_time_is_not_returned(trained: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slower(whole: nn.Module, runs: dict, example: Batch, size: int) -> dict:
+    def slower(whole: nn.Module, runs: dict, example: Batch, size: int, *progress: object) -> dict:
         return dict.fromkeys(runs, exit_network.Timing(1.5, 1.5, 1.5))
 
     monkeypatch.setattr(exits, "compared", slower)

@@ -47,9 +47,9 @@ from layerlaw.lab import Recipe, Shape
 from layerlaw.lab.engines import check_engine
 from layerlaw.lab.variability import Reduction
 from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
-from layerlaw.probing.paths import SHOWN, sample_paths
+from layerlaw.probing.paths import DECIDED, sample_paths
 from layerlaw.record import Record
-from layerlaw.wording import percent
+from layerlaw.wording import counted, percent
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
 DEPTHS, WIDTHS = (f"{name}: expected whole numbers and ranges such as 3-12,15" for name in ("depths", "widths"))
@@ -355,12 +355,8 @@ def paths(
         if found.pictured:
             save_figure(found.plot(), out / "paths.png")
             written["figure"] = str(out / "paths.png")
-    heads = ["sample", "label", "prediction", "sure", "decided at"]
-    rows = [
-        [str(row["sample"]), row["label"], row["prediction"], percent(row["confidence"], 0), row["decided_at"]]
-        for row in found.rows(found.last)
-    ]
-    print_exits(found.sentence, [f"Decided last, at most {SHOWN}:"], [heads, *rows], found.notes, screen)
+    below = f"Below: the {counted(len(found.last), 'sample')} decided last, the least confident first."
+    print_exits(found.sentence, [*found.findings, below], found.decided_last, [DECIDED, *found.notes], screen)
     conclude(screen, as_json, found.to_dict(), written)
 
 
