@@ -134,7 +134,7 @@ def test_layers_are_counted_and_times_are_shares_of_the_whole(found: EarlyExit) 
     assert report.layers == 7
     assert set(report.sites[0].time) == {1, 64}
     assert report.sites[0].time[64] < report.sites[-1].time[64]
-    one, where = report.static["centers"], f"(exit at '{found.site}' by the nearest class center): test accuracy"
+    one, where = report.static["centers"], f"(exit before '{found.site}' by the nearest class center): test accuracy"
     raw = replace(report, static={"centers": replace(one, faster={})})
     assert raw.sentence.startswith(f"The raw input decides, without any of the 7 layers {where}")
     deeper = replace(report, static={"centers": replace(one, layers=4, faster={})})
@@ -321,7 +321,7 @@ def test_the_headline_is_about_the_exit_that_is_returned(trained: Counted, by: s
     report = found.report
     words = {"centers": "nearest class center", "linear": "linear read-out"}[found.kind]
     assert report.kind == found.kind == (by if by != "best" else found.kind)
-    assert f"(exit at '{found.site}' by the {words}): test accuracy" in report.sentence
+    assert f"(exit before '{found.site}' by the {words}): test accuracy" in report.sentence
     drop = report.static[found.kind].drop
     assert f"{-100 * drop:+.1f} points".replace("-", "−") in report.sentence
     others = ("With class means instead of a linear read-out", "With a linear read-out instead of class means")
@@ -343,13 +343,13 @@ def test_the_best_of_two_exits_at_one_site_is_the_more_accurate() -> None:
     assert {one.site for one in found.report.static.values()} == {first.name}
     assert first.choosing["linear"] > first.choosing["centers"]
     assert found.kind == found.report.kind == "linear"
-    assert "The raw input decides, without any of the 2 layers (exit at '0' by the linear" in found.report.sentence
+    assert "The raw input decides, without any of the 2 layers (exit before '0' by the linear" in found.report.sentence
 
 
 def test_a_linear_exit_that_could_not_be_trained_is_told(trained: Counted) -> None:
     found = ll.early_exit(trained, samples(16, 1), test=samples(100, 2), by="linear", times=())
     why = "no linear read-out was trained"
-    assert found.report.sentence.startswith("The nearest class center can decide for all samples at 'layers.0': ")
+    assert found.report.sentence.startswith("The nearest class center can decide for all samples before 'layers.0': ")
     assert f"there is nothing to gain with a linear read-out: {why}. The result is the" in found.report.sentence
     alone = replace(found.report, static={}, per_sample={})
     assert alone.sentence == f"Nothing to gain here: {why}. The result is the whole network."
@@ -472,7 +472,11 @@ def test_no_site_within_the_tolerance_says_on_which_half_and_with_digits_that_sh
     )
     assert "of the half that judges" in str(none)
     alike = replace(none, within="agreement")
-    assert "decides like the network on all but 1.0% of the half that chooses" in alike.sentence
+    alike = replace(alike, sites=tuple(replace(site, agreement_choosing={"centers": 0.98999}) for site in alike.sites))
+    near = (
+        "no site decides like the network on all but 1.0%; nearest: 'a', 'b' and 'c', the same on 98.999%. The result"
+    )
+    assert f"on the half that chooses {near}" in alike.sentence
 
 
 def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_path: Path) -> None:
@@ -487,6 +491,38 @@ def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_p
     sheet = report.sheet()
     assert sheet.caption.startswith(f"Accuracy on the {report.samples[2]} samples of the half that judges.")
     assert sheet.panels[1].xlabel == "expected time (batch 1), share of the network's"
+    assert "400 made the class means, " in page
+    assert f"{percent(report.accuracy_choosing)} (the network, on the half that chooses)" in page
+
+
+def test_the_drawing_marks_the_exit_and_draws_the_network_as_far_as_the_exits_of_single_samples(
+    found: EarlyExit,
+) -> None:
+    report = found.report
+    first, second = report.sheet().panels
+    assert first.xlabel == "site, counted from 0: 'layers.0' to 'head'"
+    assert report.sites[int(first.marked)].name == found.site
+    assert "The vertical line is the exit that was chosen." in report.sheet().caption
+    slow = replace(report, static={}, curve=tuple(replace(point, cost=5 + point.cost) for point in report.curve))
+    first, second = slow.sheet().panels
+    assert first.marked is None
+    assert "vertical" not in slow.sheet().caption
+    whole = second.series[-1]
+    assert (whole.label, whole.x[0]) == ("whole network", 1.0)
+    assert whole.x[1] == max(point.cost for point in slow.curve)  # beside them, not up to where they begin
+
+
+def test_sites_that_are_inputs_of_layers_are_told_so(found: EarlyExit) -> None:
+    report = found.report
+    assert {site.at for site in report.sites} == {"input"}
+    assert "A site has the name of the layer whose input it is." in str(report)
+    one = report.static["centers"]
+    after = tuple(replace(site, at="input" if site.name == "head" else "output") for site in report.sites)
+    blocks = replace(report, sites=after, static={"centers": replace(one, site="layers.1", layers=2)})
+    assert "(exit at 'layers.1' by the nearest class center)" in blocks.sentence
+    assert blocks.legend.endswith(" 'head': the input of the layer of that name.")
+    raw = replace(report, sites=(replace(report.sites[0], name="input"), *after[1:6]))
+    assert "input of the layer" not in raw.legend
 
 
 @pytest.mark.parametrize(
@@ -566,10 +602,12 @@ def test_progress_is_told_of_every_pass_and_of_the_times(trained: Counted) -> No
     told: list[tuple[str, int | None, int]] = []
 
     def progress(items: Iterable[Any], label: str, total: int | None) -> Iterator[Any]:
-        n = -1
-        for n, item in enumerate(items):  # noqa: B007 - how many there were
-            yield item
-        told.append((label, total, n + 1))
+        n = 0
+        try:
+            for n, item in enumerate(items, 1):  # noqa: B007 - how many there were
+                yield item
+        finally:  # of rounds there may be fewer than were expected
+            told.append((label, total, n))
 
     how = {"test": samples(600, 2), "tolerance": 0.02, "batch_size": 100, "times": (1, 64)}
     found = ll.early_exit(trained, samples(400, 1), progress=progress, **how)

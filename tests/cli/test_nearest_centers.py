@@ -23,7 +23,10 @@ def test_difficulty_orders_records_and_leaves_a_page(tmp_path: Path) -> None:
     record(0.6).save(tmp_path / "hard.json")
     record(0.2).save(tmp_path / "easy.json")
     done = layerlaw("difficulty", "hard.json", "easy.json", "--out", "found", cwd=tmp_path)
-    assert "easy (20.0%) < hard (60.0%)" in " ".join(done.stdout.split())
+    said = " ".join(done.stdout.split())
+    assert "mismatch at 'layer1', easiest first: easy (20.0%) < hard (60.0%)" in said
+    assert "Mismatch: the share of samples whose nearest class center is not what the network decides." in said
+    assert any(line.startswith("easy ") for line in done.stdout.splitlines())  # names stand flush left
     assert json.loads((tmp_path / "found" / "difficulty.json").read_text())["sets"][0]["name"] == "easy"
     assert (tmp_path / "found" / "difficulty.png").read_bytes().startswith(b"\x89PNG")
     assert "Difficulty of data sets" in (tmp_path / "found" / "difficulty.html").read_text()
@@ -69,6 +72,6 @@ def test_the_table_of_difficulties_fits_a_narrow_terminal(tmp_path: Path) -> Non
     record(0.2).save(tmp_path / "easy.json")
     done = layerlaw("difficulty", "hard.json", "easy.json", cwd=tmp_path, columns=80)
     assert any(
-        line.split() == ["data", "set", "mismatch", "±", "error", "on", "test", "train", "acc.", "test", "acc."]
+        line.split() == ["data", "set", "mismatch", "±", "error", "test", "mismatch", "train", "acc.", "test", "acc."]
         for line in done.stdout.splitlines()
     )

@@ -21,9 +21,12 @@ from layerlaw.law import CHANCE
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.record import Record, SiteRow
-from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet, along_sites
 from layerlaw.verdict.conjectures import INTERPOLATED
 from layerlaw.wording import joined, percent
+
+MISMATCH = "Mismatch: the share of samples whose nearest class center is not what the network decides."
+LONGEST = 28  # characters of a site in the title of a panel
 
 
 @dataclass(frozen=True)
@@ -55,31 +58,43 @@ class Difficulty(Shown):
     """How many classes each data set has."""
 
     @property
-    def sentence(self) -> str:
-        """The order; neighbors that differ by less than the noise count as equally hard."""
+    def order(self) -> str:
+        """The data sets with "<" between neighbors, or "≈" where they differ by less than the noise."""
         limit = NormalDist().inv_cdf(1 - CHANCE / (2 * max(1, len(self.sets) - 1)))
         words = [f"{self.sets[0].name} ({percent(self.sets[0].first)})"]
         for easier, harder in pairwise(self.sets):
             error = math.hypot(easier.standard_error, harder.standard_error)
             beyond = harder.first - easier.first > limit * error
             words.append(f"{'<' if beyond else '≈'} {harder.name} ({percent(harder.first)})")
-        return f"Difficulty by the mismatch at {self.sites[0]}, easiest first: {' '.join(words)}."
+        return " ".join(words)
+
+    @property
+    def sentence(self) -> str:
+        """The order; neighbors that differ by less than the noise count as equally hard."""
+        return f"Difficulty by the mismatch at '{self.sites[0]}', easiest first: {self.order}."
+
+    @property
+    def _counts(self) -> str:
+        """How many classes there are: one number, or one for each data set."""
+        each = [f"{s.name} {k}" for s, k in zip(self.sets, self.classes, strict=False)]
+        return ", ".join(each) if len(set(self.classes)) > 1 else "".join(map(str, self.classes[:1]))
 
     @property
     def notes(self) -> list[str]:
         """What the comparison does not allow for."""
         unfitted = [f"{s.name} ({percent(s.accuracy)})" for s in self.sets if not s.fitted]
         open_ = f"Not fitted to {percent(INTERPOLATED)}: {joined(unfitted)}; there the mismatch may still fall."
-        other = [f"{s.name} {k}" for s, k in zip(self.sets, self.classes, strict=False)]
         by_chance = "among more of them a center agrees with the network less often by chance"
-        many = f"Classes differ in number ({', '.join(other)}): {by_chance}."
-        noise = "“≈”: inside the noise of so many samples. One network each: seeds and learning rates move it too."
-        return [*([open_] if unfitted else []), *([many] if len(set(self.classes)) > 1 else []), noise]
+        many = f"Classes differ in number ({self._counts}): {by_chance}."
+        noise = "“≈”: the two differ by less than the noise of so many samples."
+        alone = "There is one network per data set: other seeds and learning rates move the mismatch too."
+        shown = {open_: unfitted, many: len(set(self.classes)) > 1, noise: "≈" in self.order, alone: True}
+        return [note for note, holds in shown.items() if holds]
 
     @property
     def rows(self) -> list[list[str]]:
         """The table with its heads."""
-        heads = ["data set", "mismatch", "± error", "on test", "train acc.", "test acc."]
+        heads = ["data set", "mismatch", "± error", "test mismatch", "train acc.", "test acc."]
         body = [
             [s.name, *map(percent, (s.first, s.standard_error, s.test_first, s.accuracy, s.test_accuracy))]
             for s in self.sets
@@ -106,10 +121,11 @@ class Difficulty(Shown):
             Series([i], [100 * s.first], s.name, [low], [high], style="bars")
             for i, (s, (low, high)) in enumerate(zip(self.sets, ends, strict=True), 1)
         ]
-        first = Panel("First layer", bars, "data set, easiest first", "mismatch, %", log_y=False)
-        along = Panel("Along depth", curves, "layer", "mismatch, %", log_y=False)
-        share = "Mismatch: the share of samples whose nearest class center is not what the network decides"
-        below = f"{share}. At the first layer with ± 1 standard error."
+        name = f"At '{self.sites[0]}'" if len(self.sites[0]) <= LONGEST else "At the first site"
+        first = Panel(name, bars, "data set, easiest first", "mismatch, %", log_y=False)
+        along = Panel("Along depth", curves, along_sites(self.sites, 1), "mismatch, %", log_y=False)
+        bars_are = f"at '{self.sites[0]}', the first site behind the input, ± 1 standard error"
+        below = f"{MISMATCH} Of training samples; the bars are {bars_are}."
         return Sheet("Difficulty of data sets", [first, along], 2, below)
 
     def plot(self) -> Any:
@@ -117,14 +133,14 @@ class Difficulty(Shown):
         return self.sheet().plot()
 
     def _view(self) -> View:
-        return View(self.sentence, self.rows, self.notes)
+        return View(self.sentence, self.rows, [MISMATCH, *self.notes])
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained page: the sentence, the drawing, the table."""
         from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
 
         heads, *body = self.rows
-        about = {"architecture": self.architecture, "sites": ", ".join(self.sites)}
+        about = {"architecture": self.architecture, "sites": ", ".join(self.sites), "classes": self._counts}
         how: Any = {"sheets": [self.sheet()], "tables": [Table("Data sets", heads, body)], "notes": self.notes}
         return finding_page(path, "Difficulty of data sets", [self.sentence], provenance=about, **how)
 

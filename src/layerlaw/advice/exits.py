@@ -316,6 +316,8 @@ def _judged(
             {k: _accuracy(judging, k, j) for k in judging.found},
             {k: _accuracy(replace(judging, labels=judging.network), k, j) for k in judging.found},
             {size: share[f"site {j}"].share for size, share in shares.items()},
+            site.at,
+            {k: _accuracy(replace(choosing, labels=choosing.network), k, j) for k in choosing.found},
         )
         for j, site in enumerate(sites)
     )

@@ -26,7 +26,8 @@ from layerlaw.advice import (
 )
 from layerlaw.advice import svsl_search as search_penalty
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
-from layerlaw.advice.exit_report import OTHER_HALF, PASS_TEST
+from layerlaw.advice.difficulty import MISMATCH
+from layerlaw.advice.exit_report import PASS_TEST
 from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, in_options, save_figure, saved
 from layerlaw.cli.class_choice import CLASSES, ClassMap, load_chosen, misnumbered
@@ -269,7 +270,7 @@ def difficulty(
     screen, written = console(as_json), saved(found, "difficulty", out)
     if out is not None:
         written["page"] = str(found.page(out / "difficulty.html"))
-    print_exits(found.sentence, [], found.rows, found.notes, screen)
+    print_exits(found.sentence, [], found.rows, [MISMATCH, *found.notes], screen)
     conclude(screen, as_json, found.to_dict(), written)
 
 
@@ -318,7 +319,7 @@ def exit(
     if out is not None:
         written["page"] = str(report.page(out / "exit.html"))
         written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.keeps else {}
-    print_exits(report.sentence, report.findings, report.rows, [OTHER_HALF, *report.notes], screen)
+    print_exits(report.sentence, report.findings, report.rows, [report.legend, *report.notes], screen)
     conclude(screen, as_json, report.to_dict(), written)
 
 

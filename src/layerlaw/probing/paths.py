@@ -177,7 +177,7 @@ class Paths(Shown):
             raise InputError(
                 "sheet: expected inputs that are images, (c, h, w) with one or three channels, got others."
             )
-        below = f"Above: the prediction, and the label where it is another. Below: the confidence (softmax). {DECIDED}"
+        below = "Above: the prediction, and the label if it differs. Below: confidence (softmax), and where it is decided."
         return Sheet(f"The {len(panels)} that were decided last", panels, columns=min(5, len(panels)), caption=below)
 
     def plot(self) -> Any:
