@@ -133,5 +133,9 @@ def test_records_that_cannot_be_compared_are_answered() -> None:
     empty = record(0.2)
     for site in empty.sites:
         site.values.clear()
-    with pytest.raises(InputError, match="record 'other': expected ncc_mismatch"):
+    with pytest.raises(InputError, match=r"got blocks.0, blocks.1, blocks.2, …, blocks.19 \(20 sites\) of 'long'"):
+        compare_difficulty({"one": record(0.2), "long": of("net", [(4,)] * 20)})
+    with pytest.raises(
+        InputError, match=r"record 'other': expected ncc_mismatch .* Probe a classifier with its class labels"
+    ):
         compare_difficulty({"one": record(0.2), "other": empty})

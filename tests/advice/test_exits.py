@@ -573,6 +573,15 @@ def test_a_class_that_only_the_test_data_have_is_an_error(trained: Counted) -> N
     assert set(told) == {f"data: expected {words}. Add some, or give test data."}
 
 
+def test_labels_that_do_not_fit_the_scores_are_answered_without_advice_that_would_be_refused(trained: Counted) -> None:
+    x, y = samples(100, 1)
+    with pytest.raises(LabelError, match="labels of data, batch 0: expected labels in 0 … 3") as caught:
+        ll.early_exit(trained, (x, y + 7), test=samples(100, 2), times=())
+    assert str(caught.value).endswith("The model's output was taken for the scores of 4 classes.")
+    with pytest.raises(LabelError, match=r"test: expected samples for two halves, .*, got 2 samples\. Give more"):
+        ll.early_exit(trained, (x, y), test=samples(2, 2), times=())
+
+
 @pytest.mark.parametrize("spoilt", ["data", "test"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_inputs_that_are_no_numbers_are_an_error_with_their_batch(trained: Counted, spoilt: str, value: float) -> None:

@@ -32,6 +32,12 @@ def test_difficulty_orders_records_and_leaves_a_page(tmp_path: Path) -> None:
     assert "Difficulty of data sets" in (tmp_path / "found" / "difficulty.html").read_text()
     wrong = layerlaw("difficulty", "hard.json", "easy.json", "--names", "one", cwd=tmp_path, code=1)
     assert "expected 2 different ones" in wrong.stdout + wrong.stderr
+    empty = layerlaw("difficulty", "hard.json", "easy.json", "--names", "one,", cwd=tmp_path, code=1)
+    assert "one per record, got 'one', ''. Separate them by commas." in empty.stdout + empty.stderr
+    same = layerlaw("difficulty", "hard.json", "hard.json", cwd=tmp_path, code=1)
+    assert "got 'hard', 'hard'. Name the data sets by --names." in same.stdout + same.stderr
+    alone = layerlaw("difficulty", "hard.json", cwd=tmp_path, code=1)
+    assert "records: expected the files of two or more data sets, got 1." in alone.stdout + alone.stderr
 
 
 def test_the_search_needs_its_extra_and_says_so(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from layerlaw.verdict.conjectures import INTERPOLATED
 from layerlaw.wording import joined, percent
 
 MISMATCH = "Mismatch: the share of samples whose nearest class center is not what the network decides."
+AGAIN = "Probe a classifier with its class labels; with scores=None its decisions are not looked at"
 LONGEST = 28  # characters of a site in the title of a panel
 
 
@@ -158,8 +159,8 @@ def compare_difficulty(records: Mapping[str, Record]) -> Difficulty:
     cure = "Train the same architecture on each, and probe the same sites"
     for name, found in others:
         if found != expected:
-            came = f"{', '.join(found)} of {name!r}"
-            raise InputError(f"records: expected the sites of {first!r} ({', '.join(expected)}), got {came}. {cure}.")
+            came = f"{_listed(found)} of {name!r}"
+            raise InputError(f"records: expected the sites of {first!r} ({_listed(expected)}), got {came}. {cure}.")
         if why := _differs((first, name), (records[first], records[name]), (along[first], along[name])):
             raise InputError(f"records: expected one architecture, got {why}. {cure}.")
     sets = []
@@ -167,13 +168,18 @@ def compare_difficulty(records: Mapping[str, Record]) -> Difficulty:
         values = tuple(site.values.get("ncc_mismatch") for site in along[name])
         n, start = sum(record.counts), values[0]
         if start is None:
-            raise InputError(f"record {name!r}: expected ncc_mismatch at {expected[0]!r}, got none.")
+            raise InputError(f"record {name!r}: expected ncc_mismatch at {expected[0]!r}, got none. {AGAIN}.")
         error = math.sqrt(max(start * (1 - start), 1 / n) / n)
         test = along[name][0].values.get("test_ncc_mismatch")
         sets.append(DatasetMismatch(name, values, start, error, test, record.accuracy, record.test_accuracy))
     architecture = str(_architecture(records[first]) or records[first].name)
     ordered = tuple(sorted(sets, key=lambda one: one.first))
     return Difficulty(architecture, expected, ordered, tuple(len(records[s.name].counts) for s in ordered))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names, of many of them the first ones and the last."""
+    return ", ".join(names if len(names) <= 6 else [*names[:3], "…", f"{names[-1]} ({len(names)} sites)"])
 
 
 def _architecture(record: Record) -> str | None:
@@ -222,6 +228,5 @@ def _layers(name: str, record: Record) -> list[SiteRow]:
     raw = _raw(record)
     rows = [site for site in record.sites if not site.branch and site is not raw]
     if not record.counts or not any(site.values.get("ncc_mismatch") is not None for site in rows):
-        why = "was the network's decision looked at, of a classifier?"
-        raise InputError(f"record {name!r}: expected ncc_mismatch of labeled samples, got none: {why}")
+        raise InputError(f"record {name!r}: expected ncc_mismatch of labeled samples, got none. {AGAIN}.")
     return rows

@@ -23,7 +23,7 @@ from layerlaw.errors import InputError, LabelError, check_choice, demand
 from layerlaw.errors import whole as at_least
 from layerlaw.probing.aside import without_repetition
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.paths import check_decided, check_decides
+from layerlaw.probing.paths import check_decided, check_decides, deciding
 from layerlaw.probing.run import Options, run_batch
 from layerlaw.probing.shards import Step
 from layerlaw.probing.sources import source_of
@@ -33,7 +33,7 @@ from layerlaw.stats import ClassSums
 from layerlaw.stats.labels import near_chance
 from layerlaw.threads import claimed
 from layerlaw.verdict.sentences import hardly_decides
-from layerlaw.wording import joined, percent
+from layerlaw.wording import counted, joined, percent
 
 ExitChoice = Literal["centers", "linear", "best"]
 MOST = 4  # exits of single samples, evenly along depth: to look at one costs time
@@ -94,7 +94,7 @@ def early_exit(
     ):
         example = next(iter(fitted)).to(home)
         plan = find_sites(network, example, choice=sites, reduce=reduce, scores_at=scores)
-        classes = Classes.of(None, plan, None, first=example.labels)
+        classes = deciding(Classes.of(None, plan, None, first=example.labels))
         study = _Study(network, plan, classes, reduce, home, randomness, seed, test is None, options.progress)
         study.fit(fitted, options.memory)
         held = study.decide(held_out)
@@ -219,7 +219,8 @@ class _Study:
                 halves.append(spare < 0.5)
         y, chooses = torch.cat(labels_seen or [torch.zeros(0)]), torch.cat(halves or [torch.zeros(0)]).bool()
         if min(int(chooses.sum()), int((~chooses).sum())) < 2:
-            raise LabelError(f"{data.where}: expected enough samples to choose exits and to judge them, got {len(y)}.")
+            halves_of = "samples for two halves, one that chooses exits and one that judges them"
+            raise LabelError(f"{data.where}: expected {halves_of}, got {counted(len(y), 'sample')}. Give more.")
         if new := [self.classes.names[k] for k in sorted(set(y.tolist())) if not bool(self.present[k])]:
             words = f"class{'es' * (len(new) > 1)} {joined(new[:5] + ['others'] * (len(new) > 5))}"
             if self.shared:

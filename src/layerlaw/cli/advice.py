@@ -263,9 +263,13 @@ def difficulty(
 ) -> None:
     """Which data set is harder for an architecture? By the nearest-class-center mismatch of its first layer."""
     check_folder(out)
-    called = names.split(",") if names is not None else [path.stem for path in records]
-    if len(called) != len(records) or len(set(called)) < len(called):
-        raise InputError(f"names: expected {len(records)} different ones, one per record, got {', '.join(called)}.")
+    if len(records) < 2:
+        raise InputError(f"records: expected the files of two or more data sets, got {len(records)}.")
+    called = [path.stem for path in records] if names is None else [name.strip() for name in names.split(",")]
+    if len(called) != len(records) or len(set(called)) < len(called) or not all(called):
+        how = "Name the data sets by --names" if names is None else "Separate them by commas"
+        given = ", ".join(map(repr, called))
+        raise InputError(f"names: expected {len(records)} different ones, one per record, got {given}. {how}.")
     found = compare_difficulty({name: Record.load(path) for name, path in zip(called, records, strict=True)})
     screen, written = console(as_json), saved(found, "difficulty", out)
     if out is not None:

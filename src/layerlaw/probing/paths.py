@@ -6,7 +6,7 @@ import heapq
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,8 @@ class Paths(Shown):
             if bool(of.any()):
                 at = int(late[of].median())
                 never = f"are never decided: at '{self.sites[-1]}', the last site, another class center is nearer"
-                words.append(
-                    f"at least half of the {name} ones " + (f"from '{self.sites[at]}' on" if at < n else never)
-                )
+                when = f"from '{self.sites[at]}' on" if at < n else never
+                words.append(f"at least half of the {name} ones {when}")
         many = f"of {counted(n, 'site')}, '{self.sites[0]}' to '{self.sites[-1]}'"
         right = f"{counted(len(wrong), 'sample')}, {percent(float((~wrong).double().mean()))} predicted rightly"
         return f"Where predictions are decided ({many}; {right}): {'; '.join(words)}."
@@ -149,12 +148,8 @@ class Paths(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        answer: dict[str, Any] = {
-            "sentence": self.sentence,
-            "findings": self.findings,
-            "finds_errors": self.finds_errors(),
-            "sites": list(self.sites),
-        }
+        answer: dict[str, Any] = {"sentence": self.sentence, "findings": self.findings}
+        answer |= {"finds_errors": self.finds_errors(), "sites": list(self.sites)}
         answer |= {"samples": len(self.labels), "accuracy": float((~self.wrong).double().mean())}
         answer |= {"notes": list(self.notes), "last": list(self.last)}
         plain = {**answer, "rows": self.rows(), "provenance": self.provenance}
@@ -177,7 +172,9 @@ class Paths(Shown):
             raise InputError(
                 "sheet: expected inputs that are images, (c, h, w) with one or three channels, got others."
             )
-        below = "Above: the prediction, and the label if it differs. Below: confidence (softmax), and where it is decided."
+        below = (
+            "Above: the prediction, and the label if it differs. Below: confidence (softmax), and where it is decided."
+        )
         return Sheet(f"The {len(panels)} that were decided last", panels, columns=min(5, len(panels)), caption=below)
 
     def plot(self) -> Any:
@@ -245,7 +242,7 @@ def sample_paths(
         example = first_batch(train)
         told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known)}
         plan = find_sites(network, example.to(home), choice=sites, reduce=reduce, **told)
-        chosen = Classes.of(classes, plan, train.labels, known, first=example.labels)
+        chosen = deciding(Classes.of(classes, plan, train.labels, known, first=example.labels))
         if chosen.undecided or plan.classes is None:
             raise InputError(
                 f"expected a network that decides among the classes, got none: {chosen.undecided or 'no scores'}."
@@ -354,6 +351,11 @@ def check_decides(scores: object) -> None:
     if scores is None:
         places = 'expected "auto", or the index or key of the class scores in the output'
         raise InputError(f"scores: {places}, got None: the network's decisions are needed here.")
+
+
+def deciding(classes: Classes) -> Classes:
+    """The same, whose errors about labels do not advise to leave the network's decisions out: they are needed."""
+    return replace(classes, hint=classes.hint.partition(" A model without")[0])
 
 
 def check_decided(decision: Tensor | None, where: str) -> Tensor:
