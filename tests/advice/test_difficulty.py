@@ -54,7 +54,7 @@ def test_it_is_saved_drawn_and_shown(tmp_path: Path) -> None:
     first, along = found.sheet().panels
     assert [series.y for series in first.series] == [(20.0,), (40.0,)]
     assert [series.y for series in along.series] == [(20.0, 10.0), (40.0, 20.0)]
-    assert (first.title, along.xlabel) == ("At 'a'", "site, counted from 1: 'a' to 'b'")
+    assert (first.title, along.xlabel) == ("At the first site", "site, counted from 1: 'a' to 'b'")
 
 
 def of(model: str, shapes: list[tuple[int, ...]], kind: str = "Block", classes: int = 2) -> Record:

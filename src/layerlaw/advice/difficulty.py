@@ -27,7 +27,6 @@ from layerlaw.wording import joined, percent
 
 MISMATCH = "Mismatch: the share of samples whose nearest class center is not what the network decides."
 AGAIN = "Probe a classifier with its class labels; with scores=None its decisions are not looked at"
-LONGEST = 28  # characters of a site in the title of a panel
 
 
 @dataclass(frozen=True)
@@ -59,26 +58,15 @@ class Difficulty(Shown):
     """How many classes each data set has."""
 
     @property
-    def order(self) -> str:
-        """The data sets with "<" between neighbors, or "≈" where they differ by less than the noise."""
+    def sentence(self) -> str:
+        """The order; "≈" between neighbors that differ by less than the noise, which count as equally hard."""
         limit = NormalDist().inv_cdf(1 - CHANCE / (2 * max(1, len(self.sets) - 1)))
         words = [f"{self.sets[0].name} ({percent(self.sets[0].first)})"]
         for easier, harder in pairwise(self.sets):
             error = math.hypot(easier.standard_error, harder.standard_error)
             beyond = harder.first - easier.first > limit * error
             words.append(f"{'<' if beyond else '≈'} {harder.name} ({percent(harder.first)})")
-        return " ".join(words)
-
-    @property
-    def sentence(self) -> str:
-        """The order; neighbors that differ by less than the noise count as equally hard."""
-        return f"Difficulty by the mismatch at '{self.sites[0]}', easiest first: {self.order}."
-
-    @property
-    def _counts(self) -> str:
-        """How many classes there are: one number, or one for each data set."""
-        each = [f"{s.name} {k}" for s, k in zip(self.sets, self.classes, strict=False)]
-        return ", ".join(each) if len(set(self.classes)) > 1 else "".join(map(str, self.classes[:1]))
+        return f"Difficulty by the mismatch at '{self.sites[0]}', easiest first: {' '.join(words)}."
 
     @property
     def notes(self) -> list[str]:
@@ -86,21 +74,19 @@ class Difficulty(Shown):
         unfitted = [f"{s.name} ({percent(s.accuracy)})" for s in self.sets if not s.fitted]
         open_ = f"Not fitted to {percent(INTERPOLATED)}: {joined(unfitted)}; there the mismatch may still fall."
         by_chance = "among more of them a center agrees with the network less often by chance"
-        many = f"Classes differ in number ({self._counts}): {by_chance}."
+        each = ", ".join(f"{s.name} {k}" for s, k in zip(self.sets, self.classes, strict=False))
+        many = f"Classes differ in number ({each}): {by_chance}."
         noise = "“≈”: the two differ by less than the noise of so many samples."
         alone = "There is one network per data set: other seeds and learning rates move the mismatch too."
-        shown = {open_: unfitted, many: len(set(self.classes)) > 1, noise: "≈" in self.order, alone: True}
+        shown = {open_: unfitted, many: len(set(self.classes)) > 1, noise: "≈" in self.sentence, alone: True}
         return [note for note, holds in shown.items() if holds]
 
     @property
     def rows(self) -> list[list[str]]:
         """The table with its heads."""
         heads = ["data set", "mismatch", "± error", "test mismatch", "train acc.", "test acc."]
-        body = [
-            [s.name, *map(percent, (s.first, s.standard_error, s.test_first, s.accuracy, s.test_accuracy))]
-            for s in self.sets
-        ]
-        return [heads, *body]
+        shares = [(s.first, s.standard_error, s.test_first, s.accuracy, s.test_accuracy) for s in self.sets]
+        return [heads, *([s.name, *map(percent, row)] for s, row in zip(self.sets, shares, strict=True))]
 
     def __str__(self) -> str:
         return "\n".join([self.sentence, *self.notes])
@@ -117,16 +103,15 @@ class Difficulty(Shown):
         """Mismatch along depth, a curve per data set; and the first layer alone."""
         depth = range(1, len(self.sites) + 1)
         curves = [Series(depth, [None if v is None else 100 * v for v in s.mismatch], s.name) for s in self.sets]
-        ends = [(100 * (s.first - s.standard_error), 100 * (s.first + s.standard_error)) for s in self.sets]
-        bars = [
-            Series([i], [100 * s.first], s.name, [low], [high], style="bars")
-            for i, (s, (low, high)) in enumerate(zip(self.sets, ends, strict=True), 1)
-        ]
-        name = f"At '{self.sites[0]}'" if len(self.sites[0]) <= LONGEST else "At the first site"
-        first = Panel(name, bars, "data set, easiest first", "mismatch, %", log_y=False)
+        bars = []
+        for i, s in enumerate(self.sets, 1):
+            low, mid, high = (100 * (s.first + k * s.standard_error) for k in (-1, 0, 1))
+            bars.append(Series([i], [mid], s.name, [low], [high], style="bars"))
+        first = Panel("At the first site", bars, "data set, easiest first", "mismatch, %", log_y=False)
         along = Panel("Along depth", curves, along_sites(self.sites, 1), "mismatch, %", log_y=False)
-        bars_are = f"at '{self.sites[0]}', the first site behind the input, ± 1 standard error"
-        below = f"{MISMATCH} Of training samples; the bars are {bars_are}."
+        below = (
+            f"{MISMATCH} Of training samples. The first site is '{self.sites[0]}'; its bars have ± 1 standard error."
+        )
         return Sheet("Difficulty of data sets", [first, along], 2, below)
 
     def plot(self) -> Any:
@@ -141,7 +126,7 @@ class Difficulty(Shown):
         from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
 
         heads, *body = self.rows
-        about = {"architecture": self.architecture, "sites": ", ".join(self.sites), "classes": self._counts}
+        about = {"architecture": self.architecture, "sites": ", ".join(self.sites)}
         how: Any = {"sheets": [self.sheet()], "tables": [Table("Data sets", heads, body)], "notes": self.notes}
         return finding_page(path, "Difficulty of data sets", [self.sentence], provenance=about, **how)
 
