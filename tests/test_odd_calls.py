@@ -185,6 +185,32 @@ def test_odd_options_of_a_probe_are_refused(option: str) -> None:
         answer(lambda value=value: probe(**{option: value}))
 
 
+EXITS: dict[str, list[Any]] = {
+    **{
+        name: OPTIONS[name]
+        for name in ("sites", "reduce", "batch_size", "device", "scores", "labels", "seed", "progress")
+    },
+    "memory_gib": [0, -1, NAN, "x", None, True],  # the least of them trains no linear read-out, and says so
+    "test": [5, "x", (X[:, :5], Y), (X, Y + 0.5), (X * NAN, Y), (X / 0, Y)],
+    "tolerance": [-1, 1, NAN, "x", None, True],
+    "times": [None, 3, "ab", (0,), (-1,), (1.5,), ("x",), [True]],
+    "by": [None, 3, []],
+    "within": [None, 3, []],
+}
+
+
+@pytest.mark.parametrize("option", EXITS)
+def test_odd_options_of_an_early_exit_are_refused(option: str) -> None:
+    for value in EXITS[option]:
+        how = {"test": (X, Y), "times": (), "progress": False, option: value}
+        answer(lambda how=how: ll.early_exit(network(), (X, Y), **how))
+
+
+@pytest.mark.parametrize("case", [case for case in DATA if case != "one sample of each class"])
+def test_odd_data_of_an_early_exit_are_refused(case: str) -> None:
+    answer(lambda: ll.early_exit(network(), DATA[case](), test=(X, Y), times=(), progress=False))
+
+
 def test_options_that_are_only_unusual_work() -> None:
     expected = probe().column("separation")
     for how in (

@@ -48,6 +48,23 @@ def test_what_is_no_progress_is_refused_before_it_is_called(other: Any) -> None:
         Counter(other, 3, "training")
 
 
+@pytest.mark.parametrize("steps", [0, 1, 3, 5])
+def test_a_counter_ends_what_shows_it_also_after_fewer_or_more_steps_than_expected(steps: int) -> None:
+    ended = []
+
+    def ending(items: Iterable[int], label: str, total: int | None) -> Iterator[int]:
+        try:
+            yield from items
+        finally:
+            ended.append(total)
+
+    counter = Counter(ending, 3, "times")
+    for _ in range(steps):
+        counter.step()
+    counter.close()
+    assert ended == [3]
+
+
 def test_a_function_that_gives_no_items_is_told() -> None:
     with pytest.raises(InputError, match="that gives the items, got None from it"):
         choose(lambda items, label, total: None)([1], "pass", 1)  # type: ignore[arg-type, return-value]

@@ -130,5 +130,6 @@ class Counter:
     def close(self) -> None:
         """Take the bar off the screen."""
         next(self._items, None)  # lets a generator that has given all its items end
+        getattr(self._items, "close", lambda: None)()  # there may have been fewer than were expected
         if self._bar is not None:
             self._bar.close()

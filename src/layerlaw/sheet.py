@@ -32,6 +32,7 @@ from layerlaw.plain import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LONGEST_LABEL = 52  # characters below a panel: longer ones run into the next
 Style = Literal["points", "line", "fit", "faint", "null", "bars"]
 
 
@@ -111,6 +112,17 @@ class Panel:
             if not (math.isfinite(low) and math.isfinite(high) and low <= high):
                 raise InputError(f"panel '{self.title}': expected a range of finite x, got {self.shaded}.")
             set_fields(self, shaded=(low, high))
+
+
+def along_sites(names: Sequence[str], first: int = 0) -> str:
+    """The label of an axis that counts sites: the names of both ends, where they are short.
+
+    >>> along_sites(["stem", "block1", "block2"], 1)
+    "site, counted from 1: 'stem' to 'block2'"
+    """
+    said = f"site, counted from {first}"
+    ends = f"{said}: '{names[0]}' to '{names[-1]}'"
+    return ends if len(names) > 1 and len(ends) <= LONGEST_LABEL else said
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ def test_differences_inside_the_noise_and_unfitted_networks_are_said() -> None:
     found = compare_difficulty({"one": record(0.30, n=100), "other": record(0.32, n=100, right=0.9)})
     assert "one (30.0%) ≈ other (32.0%)" in found.sentence
     assert "Not fitted to 99.5%: other (90.0%)" in found.notes[0]
+    noise = "“≈”: the two differ by less than the noise of so many samples."
+    assert noise in found.notes
+    assert noise not in compare_difficulty({"one": record(0.2), "other": record(0.4)}).notes
 
 
 def test_it_is_saved_drawn_and_shown(tmp_path: Path) -> None:
@@ -51,6 +54,7 @@ def test_it_is_saved_drawn_and_shown(tmp_path: Path) -> None:
     first, along = found.sheet().panels
     assert [series.y for series in first.series] == [(20.0,), (40.0,)]
     assert [series.y for series in along.series] == [(20.0, 10.0), (40.0, 20.0)]
+    assert (first.title, along.xlabel) == ("At the first site", "site, counted from 1: 'a' to 'b'")
 
 
 def of(model: str, shapes: list[tuple[int, ...]], kind: str = "Block", classes: int = 2) -> Record:
@@ -129,5 +133,9 @@ def test_records_that_cannot_be_compared_are_answered() -> None:
     empty = record(0.2)
     for site in empty.sites:
         site.values.clear()
-    with pytest.raises(InputError, match="record 'other': expected ncc_mismatch"):
+    with pytest.raises(InputError, match=r"got blocks.0, blocks.1, blocks.2, …, blocks.19 \(20 sites\) of 'long'"):
+        compare_difficulty({"one": record(0.2), "long": of("net", [(4,)] * 20)})
+    with pytest.raises(
+        InputError, match=r"record 'other': expected ncc_mismatch .* Probe a classifier with its class labels"
+    ):
         compare_difficulty({"one": record(0.2), "other": empty})

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +21,7 @@ from layerlaw.advice import EarlyExit, exit_network, exits
 from layerlaw.advice.exit_report import KINDS, _speeds
 from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
 from layerlaw.capture.batches import Batch
-from layerlaw.errors import CaptureError, DataError, InputError, LabelError
+from layerlaw.errors import CaptureError, DataError, FeatureError, InputError, LabelError
 from layerlaw.pages.advice_terminal import print_exits
 from layerlaw.stats import ClassSums
 from layerlaw.wording import percent
@@ -131,7 +134,7 @@ def test_layers_are_counted_and_times_are_shares_of_the_whole(found: EarlyExit) 
     assert report.layers == 7
     assert set(report.sites[0].time) == {1, 64}
     assert report.sites[0].time[64] < report.sites[-1].time[64]
-    one, where = report.static["centers"], f"(exit at '{found.site}' by the nearest class center): test accuracy"
+    one, where = report.static["centers"], f"(exit before '{found.site}' by the nearest class center): test accuracy"
     raw = replace(report, static={"centers": replace(one, faster={})})
     assert raw.sentence.startswith(f"The raw input decides, without any of the 7 layers {where}")
     deeper = replace(report, static={"centers": replace(one, layers=4, faster={})})
@@ -318,7 +321,7 @@ def test_the_headline_is_about_the_exit_that_is_returned(trained: Counted, by: s
     report = found.report
     words = {"centers": "nearest class center", "linear": "linear read-out"}[found.kind]
     assert report.kind == found.kind == (by if by != "best" else found.kind)
-    assert f"(exit at '{found.site}' by the {words}): test accuracy" in report.sentence
+    assert f"(exit before '{found.site}' by the {words}): test accuracy" in report.sentence
     drop = report.static[found.kind].drop
     assert f"{-100 * drop:+.1f} points".replace("-", "−") in report.sentence
     others = ("With class means instead of a linear read-out", "With a linear read-out instead of class means")
@@ -340,13 +343,13 @@ def test_the_best_of_two_exits_at_one_site_is_the_more_accurate() -> None:
     assert {one.site for one in found.report.static.values()} == {first.name}
     assert first.choosing["linear"] > first.choosing["centers"]
     assert found.kind == found.report.kind == "linear"
-    assert "The raw input decides, without any of the 2 layers (exit at '0' by the linear" in found.report.sentence
+    assert "The raw input decides, without any of the 2 layers (exit before '0' by the linear" in found.report.sentence
 
 
 def test_a_linear_exit_that_could_not_be_trained_is_told(trained: Counted) -> None:
     found = ll.early_exit(trained, samples(16, 1), test=samples(100, 2), by="linear", times=())
     why = "no linear read-out was trained"
-    assert found.report.sentence.startswith("The nearest class center can decide for all samples at 'layers.0': ")
+    assert found.report.sentence.startswith("The nearest class center can decide for all samples before 'layers.0': ")
     assert f"there is nothing to gain with a linear read-out: {why}. The result is the" in found.report.sentence
     alone = replace(found.report, static={}, per_sample={})
     assert alone.sentence == f"Nothing to gain here: {why}. The result is the whole network."
@@ -469,7 +472,11 @@ def test_no_site_within_the_tolerance_says_on_which_half_and_with_digits_that_sh
     )
     assert "of the half that judges" in str(none)
     alike = replace(none, within="agreement")
-    assert "decides like the network on all but 1.0% of the half that chooses" in alike.sentence
+    alike = replace(alike, sites=tuple(replace(site, agreement_choosing={"centers": 0.98999}) for site in alike.sites))
+    near = (
+        "no site decides like the network on all but 1.0%; nearest: 'a', 'b' and 'c', the same on 98.999%. The result"
+    )
+    assert f"on the half that chooses {near}" in alike.sentence
 
 
 def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_path: Path) -> None:
@@ -484,6 +491,38 @@ def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_p
     sheet = report.sheet()
     assert sheet.caption.startswith(f"Accuracy on the {report.samples[2]} samples of the half that judges.")
     assert sheet.panels[1].xlabel == "expected time (batch 1), share of the network's"
+    assert "400 made the class means, " in page
+    assert f"{percent(report.accuracy_choosing)} (the network, on the half that chooses)" in page
+
+
+def test_the_drawing_marks_the_exit_and_draws_the_network_as_far_as_the_exits_of_single_samples(
+    found: EarlyExit,
+) -> None:
+    report = found.report
+    first, second = report.sheet().panels
+    assert first.xlabel == "site, counted from 0: 'layers.0' to 'head'"
+    assert report.sites[int(first.marked)].name == found.site
+    assert "The vertical line is the exit that was chosen." in report.sheet().caption
+    slow = replace(report, static={}, curve=tuple(replace(point, cost=5 + point.cost) for point in report.curve))
+    first, second = slow.sheet().panels
+    assert first.marked is None
+    assert "vertical" not in slow.sheet().caption
+    whole = second.series[-1]
+    assert (whole.label, whole.x[0]) == ("whole network", 1.0)
+    assert whole.x[1] == max(point.cost for point in slow.curve)  # beside them, not up to where they begin
+
+
+def test_sites_that_are_inputs_of_layers_are_told_so(found: EarlyExit) -> None:
+    report = found.report
+    assert {site.at for site in report.sites} == {"input"}
+    assert "A site has the name of the layer whose input it is." in str(report)
+    one = report.static["centers"]
+    after = tuple(replace(site, at="input" if site.name == "head" else "output") for site in report.sites)
+    blocks = replace(report, sites=after, static={"centers": replace(one, site="layers.1", layers=2)})
+    assert "(exit at 'layers.1' by the nearest class center)" in blocks.sentence
+    assert blocks.legend.endswith(" 'head': the input of the layer of that name.")
+    raw = replace(report, sites=(replace(report.sites[0], name="input"), *after[1:6]))
+    assert "input of the layer" not in raw.legend
 
 
 @pytest.mark.parametrize(
@@ -491,6 +530,16 @@ def test_the_report_can_be_saved_drawn_and_put_on_a_page(found: EarlyExit, tmp_p
     [
         ({"tolerance": -0.1}, InputError, "tolerance: expected a share from 0 to below 1, got -0.1"),
         ({"tolerance": float("nan")}, InputError, "tolerance: expected a share"),
+        ({"times": (0,)}, InputError, "times: expected a list, each a whole number of at least 1, got"),
+        ({"times": 3}, InputError, "times: expected a list"),
+        ({"memory_gib": float("nan")}, InputError, "memory_gib: expected a positive number of GiB, got nan"),
+        ({"seed": 1.5}, InputError, "seed: expected a whole number"),
+        (
+            {"progress": "x"},
+            InputError,
+            r"progress: expected True, False or a function \(items, label, total\), got 'x'",
+        ),
+        ({"progress": lambda items, label, total: None}, InputError, "that gives the items, got None from it"),
         ({"by": "magic"}, InputError, "by: expected one of centers, linear, best"),
         ({"within": "loss"}, InputError, "within: expected one of accuracy, agreement"),
         ({"scores": None}, InputError, "scores: expected .* got None: the network's decisions are needed"),
@@ -504,8 +553,93 @@ def test_bad_settings_are_answered(trained: Counted, how: dict, error: type, wor
 
 def test_a_class_that_only_the_test_data_have_is_an_error(trained: Counted) -> None:
     x, y = samples(100, 1)
-    with pytest.raises(LabelError, match="test: class 3 has no samples in data, so it has no center"):
+    with pytest.raises(
+        LabelError, match=r"test: expected classes that data has too, got class 3 without a center\. Add"
+    ):
         ll.early_exit(trained, (x[y < 3], y[y < 3]), test=samples(100, 2), times=())
+    with pytest.raises(LabelError, match="got classes 2 and 3 without a center"):
+        ll.early_exit(trained, (x[y < 2], y[y < 2]), test=samples(100, 2), times=())
+    with pytest.raises(LabelError, match="data: expected samples of two or more classes, got those of class 1 alone"):
+        ll.early_exit(trained, (x[y == 1], y[y == 1]), test=samples(100, 2), times=())
+    rare = torch.cat([(y < 3).nonzero().squeeze(1), (y == 3).nonzero().squeeze(1)[:1]])
+    told = []
+    for seed in range(6):  # by which half the one of class 3 is in
+        try:
+            ll.early_exit(trained, (x[rare], y[rare]), times=(), seed=seed)
+        except LabelError as error:
+            told.append(str(error))
+    assert 0 < len(told) < 6
+    words = "enough samples of every class for both halves, got too few of class 3: the half for class means has none"
+    assert set(told) == {f"data: expected {words}. Add some, or give test data."}
+
+
+def test_labels_that_do_not_fit_the_scores_are_answered_without_advice_that_would_be_refused(trained: Counted) -> None:
+    x, y = samples(100, 1)
+    with pytest.raises(LabelError, match="labels of data, batch 0: expected labels in 0 … 3") as caught:
+        ll.early_exit(trained, (x, y + 7), test=samples(100, 2), times=())
+    assert str(caught.value).endswith("The model's output was taken for the scores of 4 classes.")
+    with pytest.raises(LabelError, match=r"test: expected samples for two halves, .*, got 2 samples\. Give more"):
+        ll.early_exit(trained, (x, y), test=samples(2, 2), times=())
+
+
+@pytest.mark.parametrize("spoilt", ["data", "test"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_inputs_that_are_no_numbers_are_an_error_with_their_batch(trained: Counted, spoilt: str, value: float) -> None:
+    given = {"data": samples(100, 1), "test": samples(100, 2)}
+    given[spoilt][0][70, 2] = value
+    words = rf"site 'layers.0': expected finite features, got NaN or infinity in {spoilt}, batch 1"
+    with pytest.raises(FeatureError, match=words):
+        ll.early_exit(trained, given["data"], test=given["test"], batch_size=50, times=())
+
+
+def test_scores_that_are_no_numbers_are_an_error_also_behind_sound_features(trained: Counted) -> None:
+    net = copy.deepcopy(trained)
+    net.head.bias.data[1] = float("nan")
+    with pytest.raises(
+        FeatureError, match=r"class scores: expected numbers, got NaN in test, batch 0\. Look at the last"
+    ):
+        ll.early_exit(net, samples(100, 1), test=samples(100, 2), times=())
+
+
+def test_a_network_that_fails_on_test_data_is_told_with_the_batch(trained: Counted) -> None:
+    x, y = samples(100, 2)
+    with pytest.raises(CaptureError, match=r"the model failed in test, batch 0 \(inputs: \(100, 12\) torch.float16\)"):
+        ll.early_exit(trained, samples(100, 1), test=(x.half(), y), times=())
+
+
+def test_progress_is_told_of_every_pass_and_of_the_times(trained: Counted) -> None:
+    told: list[tuple[str, int | None, int]] = []
+
+    def progress(items: Iterable[Any], label: str, total: int | None) -> Iterator[Any]:
+        n = 0
+        try:
+            for n, item in enumerate(items, 1):  # noqa: B007 - how many there were
+                yield item
+        finally:  # of rounds there may be fewer than were expected
+            told.append((label, total, n))
+
+    how = {"test": samples(600, 2), "tolerance": 0.02, "batch_size": 100, "times": (1, 64)}
+    found = ll.early_exit(trained, samples(400, 1), progress=progress, **how)
+    assert told[:4] == [
+        ("data, class means", 4, 4),
+        ("linear read-outs", 7, 7),
+        ("test, decisions", 6, 6),
+        ("exits of single samples", 7, 7),
+    ]
+    first, second, *single = [label for label, *_ in told[4:] if not label.endswith("first runs")]
+    assert (first, second) == ("times, batch 1", "times, batch 64")
+    assert single == [f"times of single samples, batch {n}" for n in (1, 64)] * bool(found.report.per_sample)
+    assert [(label, total) for label, total, _ in told if label == "times, batch 1, first runs"] == [
+        ("times, batch 1, first runs", 9)
+    ]
+    assert all(n == total for label, total, n in told if label.endswith("first runs"))
+    silent = ll.early_exit(trained, samples(400, 1), progress=False, **how)
+    assert (silent.site, silent.report.accuracy) == (found.site, found.report.accuracy)
+
+
+def test_the_bar_is_on_standard_error_and_gone(trained: Counted, capfd: pytest.CaptureFixture[str]) -> None:
+    ll.early_exit(trained, samples(400, 1), test=samples(600, 2), times=(1,))
+    assert capfd.readouterr() == ("", "")  # no terminal
 
 
 ODD_PARTS = {
@@ -603,7 +737,7 @@ def test_the_headline_names_the_best_that_there_is_to_gain(found: EarlyExit) -> 
 
 
 def test_an_exit_that_saves_no_time_is_not_returned(trained: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slower(whole: nn.Module, runs: dict, example: Batch, size: int) -> dict:
+    def slower(whole: nn.Module, runs: dict, example: Batch, size: int, *progress: object) -> dict:
         return dict.fromkeys(runs, exit_network.Timing(1.5, 1.5, 1.5))
 
     monkeypatch.setattr(exits, "compared", slower)

@@ -80,7 +80,7 @@ def test_paths_lists_what_was_decided_last_and_leaves_files(tmp_path: Path) -> N
     assert len(data["last"]) == 10
     assert "decided at" in done.stderr
     assert (tmp_path / "found" / "paths.png").read_bytes().startswith(b"\x89PNG")
-    assert "were decided last" in (tmp_path / "found" / "paths.html").read_text()
+    assert "The 10 that were decided last" in (tmp_path / "found" / "paths.html").read_text()
 
 
 def test_exit_and_paths_take_a_class_map_and_tell_of_labels_numbered_otherwise(tmp_path: Path) -> None:

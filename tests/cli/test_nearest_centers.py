@@ -23,12 +23,21 @@ def test_difficulty_orders_records_and_leaves_a_page(tmp_path: Path) -> None:
     record(0.6).save(tmp_path / "hard.json")
     record(0.2).save(tmp_path / "easy.json")
     done = layerlaw("difficulty", "hard.json", "easy.json", "--out", "found", cwd=tmp_path)
-    assert "easy (20.0%) < hard (60.0%)" in " ".join(done.stdout.split())
+    said = " ".join(done.stdout.split())
+    assert "mismatch at 'layer1', easiest first: easy (20.0%) < hard (60.0%)" in said
+    assert "Mismatch: the share of samples whose nearest class center is not what the network decides." in said
+    assert any(line.startswith("easy ") for line in done.stdout.splitlines())  # names stand flush left
     assert json.loads((tmp_path / "found" / "difficulty.json").read_text())["sets"][0]["name"] == "easy"
     assert (tmp_path / "found" / "difficulty.png").read_bytes().startswith(b"\x89PNG")
     assert "Difficulty of data sets" in (tmp_path / "found" / "difficulty.html").read_text()
     wrong = layerlaw("difficulty", "hard.json", "easy.json", "--names", "one", cwd=tmp_path, code=1)
     assert "expected 2 different ones" in wrong.stdout + wrong.stderr
+    empty = layerlaw("difficulty", "hard.json", "easy.json", "--names", "one,", cwd=tmp_path, code=1)
+    assert "one per record, got 'one', ''. Separate them by commas." in empty.stdout + empty.stderr
+    same = layerlaw("difficulty", "hard.json", "hard.json", cwd=tmp_path, code=1)
+    assert "got 'hard', 'hard'. Name the data sets by --names." in same.stdout + same.stderr
+    alone = layerlaw("difficulty", "hard.json", cwd=tmp_path, code=1)
+    assert "records: expected the files of two or more data sets, got 1." in alone.stdout + alone.stderr
 
 
 def test_the_search_needs_its_extra_and_says_so(tmp_path: Path) -> None:
@@ -69,6 +78,6 @@ def test_the_table_of_difficulties_fits_a_narrow_terminal(tmp_path: Path) -> Non
     record(0.2).save(tmp_path / "easy.json")
     done = layerlaw("difficulty", "hard.json", "easy.json", cwd=tmp_path, columns=80)
     assert any(
-        line.split() == ["data", "set", "mismatch", "±", "error", "on", "test", "train", "acc.", "test", "acc."]
+        line.split() == ["data", "set", "mismatch", "±", "error", "test", "mismatch", "train", "acc.", "test", "acc."]
         for line in done.stdout.splitlines()
     )

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import layerlaw as ll
-from layerlaw.errors import CaptureError, InputError
-from layerlaw.probing.paths import Paths, as_image, auroc, sample_paths
+from layerlaw.errors import CaptureError, FeatureError, InputError
+from layerlaw.measures.separation import auroc
+from layerlaw.probing.paths import Paths, as_image, check_decided, sample_paths
 from layerlaw.sheet import sheet_from_dict
 
 
@@ -108,6 +109,24 @@ def test_no_decisions_and_no_site_but_the_logits_are_answered() -> None:
         sample_paths(network(), samples(), sites=["6"], progress=False)
 
 
+@pytest.mark.parametrize("spoilt", ["data", "test"])
+def test_samples_that_are_no_numbers_are_an_error_with_their_batch(spoilt: str) -> None:
+    given = {"data": samples(), "test": samples(50, seed=2)}
+    given[spoilt][0][45, 2] = math.nan
+    with pytest.raises(
+        FeatureError, match=f"site '0': expected finite features, got NaN or infinity in {spoilt}, batch 2"
+    ):
+        sample_paths(network(), given["data"], test=given["test"], batch_size=20, progress=False)
+
+
+def test_a_network_that_fails_on_test_data_or_gives_no_numbers_is_told() -> None:
+    x, y = samples(50, seed=2)
+    with pytest.raises(CaptureError, match=r"the model failed in test, batch 0 \(inputs: \(50, 9\) torch.float16\)"):
+        sample_paths(network(), samples(), test=(x.half(), y), progress=False)
+    with pytest.raises(FeatureError, match="class scores: expected numbers, got NaN in test, batch 1"):
+        check_decided(torch.tensor([0, -1]), "test, batch 1")
+
+
 @pytest.mark.parametrize(("dtype", "tight"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_d_of_the_samples_averages_to_d(dtype: torch.dtype, tight: float) -> None:
     net, data = network(dtype), samples(dtype=dtype)
@@ -161,7 +180,7 @@ def test_the_decision_layer_adds_to_confidence_where_it_knows_more() -> None:
     paths = made(nearest, [0] * n, wrong.long().tolist(), noise.tolist())
     found = paths.finds_errors()
     assert found["both"] > found["confidence"] + 0.02
-    assert "with the decision layer" in paths.sentence
+    assert "with the decision layer" in paths.findings[0]
 
 
 def test_the_sentence_names_sites_and_says_plainly_where_nothing_is_decided() -> None:
@@ -203,7 +222,7 @@ def test_it_can_be_saved_drawn_and_put_on_a_page(tmp_path: Path) -> None:
     assert sheet_from_dict(json.loads(json.dumps(asdict(sheet)))) == sheet
     page = paths.page(tmp_path / "paths.html").read_text()
     assert page.count("<image") == 10
-    assert "were decided last" in page
+    assert "The 10 that were decided last" in page
 
 
 def test_bad_input_is_answered() -> None:

@@ -21,9 +21,12 @@ from layerlaw.law import CHANCE
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.record import Record, SiteRow
-from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet, along_sites
 from layerlaw.verdict.conjectures import INTERPOLATED
 from layerlaw.wording import joined, percent
+
+MISMATCH = "Mismatch: the share of samples whose nearest class center is not what the network decides."
+AGAIN = "Probe a classifier with its class labels; with scores=None its decisions are not looked at"
 
 
 @dataclass(frozen=True)
@@ -56,35 +59,34 @@ class Difficulty(Shown):
 
     @property
     def sentence(self) -> str:
-        """The order; neighbors that differ by less than the noise count as equally hard."""
+        """The order; "≈" between neighbors that differ by less than the noise, which count as equally hard."""
         limit = NormalDist().inv_cdf(1 - CHANCE / (2 * max(1, len(self.sets) - 1)))
         words = [f"{self.sets[0].name} ({percent(self.sets[0].first)})"]
         for easier, harder in pairwise(self.sets):
             error = math.hypot(easier.standard_error, harder.standard_error)
             beyond = harder.first - easier.first > limit * error
             words.append(f"{'<' if beyond else '≈'} {harder.name} ({percent(harder.first)})")
-        return f"Difficulty by the mismatch at {self.sites[0]}, easiest first: {' '.join(words)}."
+        return f"Difficulty by the mismatch at '{self.sites[0]}', easiest first: {' '.join(words)}."
 
     @property
     def notes(self) -> list[str]:
         """What the comparison does not allow for."""
         unfitted = [f"{s.name} ({percent(s.accuracy)})" for s in self.sets if not s.fitted]
         open_ = f"Not fitted to {percent(INTERPOLATED)}: {joined(unfitted)}; there the mismatch may still fall."
-        other = [f"{s.name} {k}" for s, k in zip(self.sets, self.classes, strict=False)]
         by_chance = "among more of them a center agrees with the network less often by chance"
-        many = f"Classes differ in number ({', '.join(other)}): {by_chance}."
-        noise = "“≈”: inside the noise of so many samples. One network each: seeds and learning rates move it too."
-        return [*([open_] if unfitted else []), *([many] if len(set(self.classes)) > 1 else []), noise]
+        each = ", ".join(f"{s.name} {k}" for s, k in zip(self.sets, self.classes, strict=False))
+        many = f"Classes differ in number ({each}): {by_chance}."
+        noise = "“≈”: the two differ by less than the noise of so many samples."
+        alone = "There is one network per data set: other seeds and learning rates move the mismatch too."
+        shown = {open_: unfitted, many: len(set(self.classes)) > 1, noise: "≈" in self.sentence, alone: True}
+        return [note for note, holds in shown.items() if holds]
 
     @property
     def rows(self) -> list[list[str]]:
         """The table with its heads."""
-        heads = ["data set", "mismatch", "± error", "on test", "train acc.", "test acc."]
-        body = [
-            [s.name, *map(percent, (s.first, s.standard_error, s.test_first, s.accuracy, s.test_accuracy))]
-            for s in self.sets
-        ]
-        return [heads, *body]
+        heads = ["data set", "mismatch", "± error", "test mismatch", "train acc.", "test acc."]
+        shares = [(s.first, s.standard_error, s.test_first, s.accuracy, s.test_accuracy) for s in self.sets]
+        return [heads, *([s.name, *map(percent, row)] for s, row in zip(self.sets, shares, strict=True))]
 
     def __str__(self) -> str:
         return "\n".join([self.sentence, *self.notes])
@@ -101,15 +103,15 @@ class Difficulty(Shown):
         """Mismatch along depth, a curve per data set; and the first layer alone."""
         depth = range(1, len(self.sites) + 1)
         curves = [Series(depth, [None if v is None else 100 * v for v in s.mismatch], s.name) for s in self.sets]
-        ends = [(100 * (s.first - s.standard_error), 100 * (s.first + s.standard_error)) for s in self.sets]
-        bars = [
-            Series([i], [100 * s.first], s.name, [low], [high], style="bars")
-            for i, (s, (low, high)) in enumerate(zip(self.sets, ends, strict=True), 1)
-        ]
-        first = Panel("First layer", bars, "data set, easiest first", "mismatch, %", log_y=False)
-        along = Panel("Along depth", curves, "layer", "mismatch, %", log_y=False)
-        share = "Mismatch: the share of samples whose nearest class center is not what the network decides"
-        below = f"{share}. At the first layer with ± 1 standard error."
+        bars = []
+        for i, s in enumerate(self.sets, 1):
+            low, mid, high = (100 * (s.first + k * s.standard_error) for k in (-1, 0, 1))
+            bars.append(Series([i], [mid], s.name, [low], [high], style="bars"))
+        first = Panel("At the first site", bars, "data set, easiest first", "mismatch, %", log_y=False)
+        along = Panel("Along depth", curves, along_sites(self.sites, 1), "mismatch, %", log_y=False)
+        below = (
+            f"{MISMATCH} Of training samples. The first site is '{self.sites[0]}'; its bars have ± 1 standard error."
+        )
         return Sheet("Difficulty of data sets", [first, along], 2, below)
 
     def plot(self) -> Any:
@@ -117,7 +119,7 @@ class Difficulty(Shown):
         return self.sheet().plot()
 
     def _view(self) -> View:
-        return View(self.sentence, self.rows, self.notes)
+        return View(self.sentence, self.rows, [MISMATCH, *self.notes])
 
     def page(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained page: the sentence, the drawing, the table."""
@@ -142,8 +144,8 @@ def compare_difficulty(records: Mapping[str, Record]) -> Difficulty:
     cure = "Train the same architecture on each, and probe the same sites"
     for name, found in others:
         if found != expected:
-            came = f"{', '.join(found)} of {name!r}"
-            raise InputError(f"records: expected the sites of {first!r} ({', '.join(expected)}), got {came}. {cure}.")
+            came = f"{_listed(found)} of {name!r}"
+            raise InputError(f"records: expected the sites of {first!r} ({_listed(expected)}), got {came}. {cure}.")
         if why := _differs((first, name), (records[first], records[name]), (along[first], along[name])):
             raise InputError(f"records: expected one architecture, got {why}. {cure}.")
     sets = []
@@ -151,13 +153,18 @@ def compare_difficulty(records: Mapping[str, Record]) -> Difficulty:
         values = tuple(site.values.get("ncc_mismatch") for site in along[name])
         n, start = sum(record.counts), values[0]
         if start is None:
-            raise InputError(f"record {name!r}: expected ncc_mismatch at {expected[0]!r}, got none.")
+            raise InputError(f"record {name!r}: expected ncc_mismatch at {expected[0]!r}, got none. {AGAIN}.")
         error = math.sqrt(max(start * (1 - start), 1 / n) / n)
         test = along[name][0].values.get("test_ncc_mismatch")
         sets.append(DatasetMismatch(name, values, start, error, test, record.accuracy, record.test_accuracy))
     architecture = str(_architecture(records[first]) or records[first].name)
     ordered = tuple(sorted(sets, key=lambda one: one.first))
     return Difficulty(architecture, expected, ordered, tuple(len(records[s.name].counts) for s in ordered))
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names, of many of them the first ones and the last."""
+    return ", ".join(names if len(names) <= 6 else [*names[:3], "…", f"{names[-1]} ({len(names)} sites)"])
 
 
 def _architecture(record: Record) -> str | None:
@@ -206,6 +213,5 @@ def _layers(name: str, record: Record) -> list[SiteRow]:
     raw = _raw(record)
     rows = [site for site in record.sites if not site.branch and site is not raw]
     if not record.counts or not any(site.values.get("ncc_mismatch") is not None for site in rows):
-        why = "was the network's decision looked at, of a classifier?"
-        raise InputError(f"record {name!r}: expected ncc_mismatch of labeled samples, got none: {why}")
+        raise InputError(f"record {name!r}: expected ncc_mismatch of labeled samples, got none. {AGAIN}.")
     return rows

@@ -26,6 +26,7 @@ from layerlaw.errors import CaptureError, DataError, InputError, LayerlawError, 
 from layerlaw.files import as_path, check_format, json_safe, replace_whole
 from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.plain import Misfit, misfit
+from layerlaw.progress import Counter, Progress, silent
 from layerlaw.provenance import parameter_digest
 
 if TYPE_CHECKING:
@@ -331,7 +332,14 @@ class _Walk:
         return scores[order]
 
 
-def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, size: int) -> dict[str, Timing]:
+def compared(
+    whole: nn.Module,
+    runs: Mapping[str, nn.Module],
+    example: Batch,
+    size: int,
+    progress: Progress = silent,
+    title: str = "times",
+) -> dict[str, Timing]:
     """Time of each run as a share of the whole network's: medians of paired rounds in which they take turns.
 
     The whole network opens and closes every round, and the shorter of its two times counts: one that another program held up
@@ -349,19 +357,30 @@ def compared(whole: nn.Module, runs: Mapping[str, nn.Module], example: Batch, si
             torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    for net in (whole, *runs.values()):
-        seconds(net)
-    inputs *= min(64, 1 + int(SHORTEST / max(seconds(whole), 1e-6)))
+    title = f"{title}, batch {size}"
+    _, *once = map(seconds, progress((whole, *runs.values()), f"{title}, first runs", 1 + len(runs)))
+    again = max(seconds(whole), 1e-6)
+    repeats = min(64, 1 + int(SHORTEST / again))
+    inputs *= repeats
     ratios: dict[str, list[float]] = {name: [] for name in runs}
     least, most = ROUNDS
+    expected = max(least, min(most, 1 + int(SECONDS / repeats / (sum(once) + 2 * again))))  # rounds, for the bar
+    counter = Counter(progress, expected * (len(runs) + 2), title)
+
+    def timed(net: nn.Module) -> float:
+        found = seconds(net)
+        counter.step()
+        return found
+
     started = time.perf_counter()
     for i in range(most):
         if i >= least and time.perf_counter() - started > SECONDS:
             break
-        opening = seconds(whole)
-        taken = {name: seconds(runs[name]) for name in (runs if i % 2 else reversed(list(runs)))}
-        base = min(opening, seconds(whole))
+        opening = timed(whole)
+        taken = {name: timed(runs[name]) for name in (runs if i % 2 else reversed(list(runs)))}
+        base = min(opening, timed(whole))
         for name, own in taken.items():
             ratios[name].append(own / base)
+    counter.close()
     quarters = {name: statistics.quantiles(found, n=4, method="inclusive") for name, found in ratios.items()}
     return {name: Timing(middle, low, high) for name, (low, middle, high) in quarters.items()}

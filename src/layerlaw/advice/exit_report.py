@@ -14,7 +14,7 @@ from layerlaw.advice.readouts import ExitKind
 from layerlaw.files import json_safe, write_json
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
-from layerlaw.sheet import Panel, Series, Sheet
+from layerlaw.sheet import Panel, Series, Sheet, along_sites
 from layerlaw.wording import counted, joined, minus, percent
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
@@ -27,6 +27,8 @@ NO_TEST = (
 )
 PASS_TEST = "Pass test= to judge on samples that the network has not seen."
 OTHER_HALF = "The table is of the half that judges; what is chosen is chosen on the other half."
+TIMES = "Time: up to the decision at the site, as a share of the whole network's."
+COLUMNS = "Layers: how many have run at the site. Agreement: the share of samples that the network decides alike."
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class ExitSite:
     """Share of the judging half on which the network decides the same."""
     time: Mapping[int, float] = field(default_factory=dict)
     """Time up to here with the nearest center, as a share of the whole network's, by batch size."""
+    at: str = "output"
+    """Whether it is the "input" or the "output" of the module that gives it its name."""
+    agreement_choosing: Mapping[ExitKind, float] = field(default_factory=dict)
+    """As `agreement`, on the half that chooses."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +120,13 @@ class ExitReport(Shown):
         raw = "embedded" if str(found.site).startswith("embedded") else "raw"
         most = f"the last of the {self.layers} layers" if gone == 1 else f"the last {gone} of {self.layers} layers"
         what = f"{most} can go" if found.layers else f"the {raw} input decides, without any of the {self.layers} layers"
-        where = f"exit at '{found.site}' by the {own}"
+        where = f"exit {self._place(found)} by the {own}"
         return f"{what[0].upper()}{what[1:]} ({where}): {self._result(found)}."
+
+    def _place(self, one: Realized) -> str:
+        """Where it leaves: in front of a layer whose input it is."""
+        inside = any(site.name == one.site != "input" and site.at == "input" for site in self.sites)
+        return f"{'before' if inside else 'at'} '{one.site}'"
 
     def _instead(self) -> str:
         """Where the exit that was asked for saves nothing: the best of the others first, then why it does not."""
@@ -125,7 +136,7 @@ class ExitReport(Shown):
                 return f"Nothing to gain here: {self._why_not()}."
             return f"Nothing to gain here ({KINDS[self.kind]}): {self._why_not()}."
         best = max(others, key=lambda one: (not self._broken(one), self._saved(one)))
-        what = f"The {KINDS[best.kind]} can decide for all samples at '{best.site}'"
+        what = f"The {KINDS[best.kind]} can decide for all samples {self._place(best)}"
         if best.site is None:
             what = f"Each sample on its own can leave early by the {KINDS[best.kind]} ({_leaving(best)} do)"
         none = f"By one exit for all samples there is nothing to gain with {MEANS[self.kind]}: {self._why_not()}"
@@ -165,12 +176,15 @@ class ExitReport(Shown):
         return f"; less than the {percent(1 - self.tolerance)} it was chosen for" * beyond
 
     def _nearest(self, kind: ExitKind) -> str:
-        """Which sites come nearest to the network: by what chooses where that is accuracy, else by what is known of it."""
+        """Which sites come nearest to the network, on the half that chooses."""
         if self.within == "agreement":
-            near = max(site.agreement[kind] for site in self.sites)
-            names = joined([f"'{site.name}'" for site in self.sites if site.agreement[kind] == near])
-            none = f"no site decides like the network on all but {percent(self.tolerance)} of the half that chooses"
-            return f"{none}; nearest on the half that judges: {names}, the same on {percent(near)}"
+            near = max(site.agreement_choosing[kind] for site in self.sites)
+            names = joined([f"'{site.name}'" for site in self.sites if site.agreement_choosing[kind] == near])
+            none = f"on the half that chooses no site decides like the network on all but {percent(self.tolerance)}"
+            digits = 1
+            while digits < 6 and float(f"{100 * near:.{digits}f}") >= 100 * (1 - self.tolerance):
+                digits += 1
+            return f"{none}; nearest: {names}, the same on {percent(near, digits)}"
         near = max(site.choosing[kind] for site in self.sites)
         names = joined([f"'{site.name}'" for site in self.sites if site.choosing[kind] == near])
         gap, whole = self.accuracy_choosing - near, percent(self.accuracy_choosing)
@@ -188,7 +202,7 @@ class ExitReport(Shown):
         out = []
         for other in (kind for kind in self.sites[0].choosing if kind != self.kind):
             rival = self.static.get(other)
-            exit_at = "there is no exit" if rival is None else f"the first exit is at '{rival.site}'"
+            exit_at = "there is no exit" if rival is None else f"the first exit is {self._place(rival)}"
             said = f": {self._nearest(other)}" if rival is None else f", {self._result(rival)}"
             out.append(f"With {MEANS[other]} instead of {MEANS[self.kind]} {exit_at}{said}.")
         for kind in self.sites[0].choosing:
@@ -214,6 +228,16 @@ class ExitReport(Shown):
         whole = [percent(self.accuracy)] * len(kinds)
         return [*out, ["whole network", str(self.layers), *whole, "100%", *["100%"] * len(sizes)]]
 
+    @property
+    def legend(self) -> str:
+        """What to know of the table."""
+        layers = [site for site in self.sites if site.at == "input" and site.name != "input"]
+        named = "A site has the name of the layer whose input it is."
+        if len(layers) < sum(site.name != "input" for site in self.sites):
+            some = joined([f"'{site.name}'" for site in layers[:5]])
+            named = f"{some}: the input of the layer of that name."
+        return " ".join([OTHER_HALF, *[TIMES] * bool(self.sites[0].time), *[named] * bool(layers)])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return dict(json_safe({"sentence": self.sentence, "findings": self.findings, **asdict(self)}))
@@ -227,20 +251,30 @@ class ExitReport(Shown):
         at = range(len(self.sites))
         lines = [Series(at, [100 * site.judged[k] for site in self.sites], KINDS[k]) for k in KINDS if k in self.sites[0].judged]  # noqa: E501  # fmt: skip
         whole = Series([0, len(self.sites) - 1], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)
-        first = Panel("Decided at a site", [*lines, whole], "site, counted from 0", "accuracy, %", log_y=False)
+        below = along_sites([site.name for site in self.sites])
+        one = self.static.get(self.kind)
+        exit_at = None
+        if one is not None and self.gains(one):
+            exit_at = next((i for i, site in enumerate(self.sites) if site.name == one.site), None)
+        first = Panel("Decided at a site", [*lines, whole], below, "accuracy, %", log_y=False, marked=exit_at)
         curves = []
         for kind in KINDS:
             mine = sorted((p for p in self.curve if p.kind == kind), key=lambda point: point.cost)
             curves += [Series([p.cost for p in mine], [100 * p.accuracy for p in mine], KINDS[kind])] if mine else []
-        ends = Series([min([p.cost for p in self.curve], default=0.0), 1.0], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)  # noqa: E501  # fmt: skip
+        costs = [1.0, *(p.cost for p in self.curve)]
+        level = Series([min(costs), max(costs)], [100 * self.accuracy] * 2, "whole network", style="fit", color=2)
         timed = min(self.sites[0].time, default=None)  # else layers stand in for time
         cost = "expected layers" if timed is None else f"expected time (batch {timed})"
-        second = Panel("Each sample on its own", [*curves, ends], f"{cost}, share of the network's", "accuracy, %", log_y=False)  # noqa: E501  # fmt: skip
-        below = f"Accuracy on the {counted(self.samples[2], 'sample')} of the half that judges."
-        may = "accuracy" if self.within == "accuracy" else "agreement with the network"
-        each = f" Each sample on its own: a point per {may} that those who leave at one exit may lose."
-        below += each * bool(curves)
-        return Sheet("Early exit", [first, second] if curves else [first], columns=2, caption=below)
+        second = Panel(
+            "Each sample on its own", [*curves, level], f"{cost}, share of the network's", "accuracy, %", log_y=False
+        )
+        said = [f"Accuracy on the {counted(self.samples[2], 'sample')} of the half that judges."]
+        said += ["The vertical line is the exit that was chosen."] * (exit_at is not None)
+        what = "accuracy" if self.within == "accuracy" else "agreement with the network"
+        most = points(max((p.budget for p in self.curve), default=0.0))
+        each = f"Each sample on its own: a point per limit, 0 to {most}, on the {what} lost by those who leave at one exit."
+        said += [each] * bool(curves)
+        return Sheet("Early exit", [first, second] if curves else [first], columns=2, caption=" ".join(said))
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib."""
@@ -251,19 +285,25 @@ class ExitReport(Shown):
         from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
 
         heads, *body = self.rows
-        table = Table("Sites", heads, body, OTHER_HALF)
-        about = {"tolerance": f"{points(self.tolerance)} of {self.within}", **self.provenance}
+        table = Table("Sites", heads, body, f"{self.legend} {COLUMNS}")
+        fitted, chose, judged = (f"{n:,}" for n in self.samples)
+        about = {
+            "tolerance": f"{points(self.tolerance)} of {self.within}",
+            "samples": f"{fitted} made the class means, {chose} chose, {judged} judged",
+            **self.provenance,
+            "accuracy_choosing": f"{percent(self.accuracy_choosing)} (the network, on the half that chooses)",
+        }
         lines = [self.sentence, *self.findings]
         how: Any = {"sheets": [self.sheet()], "tables": [table], "notes": self.notes, "provenance": about}
         return finding_page(path, "Early exit", lines, **how)
 
     def _view(self) -> View:
-        return View(self.sentence, self.rows, [*self.findings, OTHER_HALF, *self.notes])
+        return View(self.sentence, self.rows, [*self.findings, self.legend, *self.notes])
 
     def __str__(self) -> str:
         wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in self.rows]
-        return "\n".join([self.sentence, *self.findings, OTHER_HALF, *lines, *self.notes])
+        return "\n".join([self.sentence, *self.findings, self.legend, *lines, *self.notes])
 
 
 def points(share: float, *, beyond: float | None = None) -> str:

@@ -19,17 +19,21 @@ from layerlaw.capture.modules import is_weight_layer, modules_of
 from layerlaw.capture.network import Randomness, network_of, placed, probing_state
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
-from layerlaw.errors import InputError, LabelError, check_choice
+from layerlaw.errors import InputError, LabelError, check_choice, demand
+from layerlaw.errors import whole as at_least
 from layerlaw.probing.aside import without_repetition
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.paths import check_decides
+from layerlaw.probing.paths import check_decided, check_decides, deciding
+from layerlaw.probing.run import Options, run_batch
+from layerlaw.probing.shards import Step
 from layerlaw.probing.sources import source_of
+from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.stats import ClassSums
 from layerlaw.stats.labels import near_chance
 from layerlaw.threads import claimed
 from layerlaw.verdict.sentences import hardly_decides
-from layerlaw.wording import joined, percent
+from layerlaw.wording import counted, joined, percent
 
 ExitChoice = Literal["centers", "linear", "best"]
 MOST = 4  # exits of single samples, evenly along depth: to look at one costs time
@@ -52,6 +56,7 @@ def early_exit(
     device: str | torch.device | None = None,
     memory_gib: float = 2.0,
     seed: int = 0,
+    progress: bool | Progress = True,
 ) -> EarlyExit:
     """The network up to the first site that decides as well as all of it, within a tolerance; `report` says what it costs.
 
@@ -68,6 +73,8 @@ def early_exit(
     Where no site is within the tolerance, or the first that is saves no time (no layer, where none was timed), the result is
     the network itself; the report says why, and what there is to gain otherwise.
     """
+    options = Options(reduce, "running", "samples", False, memory_gib, seed, choose(progress))
+    demand(times=(times, at_least(1).each))
     if not isinstance(tolerance, (int, float)) or not 0 <= tolerance < 1:
         raise InputError(f"tolerance: expected a share from 0 to below 1, got {tolerance!r}.")
     check_choice("by", by, get_args(ExitChoice))
@@ -87,9 +94,9 @@ def early_exit(
     ):
         example = next(iter(fitted)).to(home)
         plan = find_sites(network, example, choice=sites, reduce=reduce, scores_at=scores)
-        classes = Classes.of(None, plan, None, first=example.labels)
-        study = _Study(network, plan, classes, reduce, home, randomness, seed, shared=test is None)
-        study.fit(fitted, int(memory_gib * 2**30))
+        classes = deciding(Classes.of(None, plan, None, first=example.labels))
+        study = _Study(network, plan, classes, reduce, home, randomness, seed, test is None, options.progress)
+        study.fit(fitted, options.memory)
         held = study.decide(held_out)
         report, chosen = _judged(study, held, example, tolerance, within, by, times)
     kind = report.kind
@@ -112,6 +119,7 @@ class _Study:
     randomness: Randomness
     seed: int
     shared: bool
+    progress: Progress
     readouts: dict[ExitKind, list[Readout]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     fitted: int = 0
@@ -129,17 +137,18 @@ class _Study:
         how: Any = {"reduce": self.reduce, "thresholds": thresholds, "kind": kind}
         return EarlyExit(self.network, sites, readouts, scores=self.plan.scores, threshold=self.plan.threshold, **how)
 
-    def batches(self, data: Batches, fitting: bool) -> Iterator[tuple[Batch, Tensor, Tensor, Tensor]]:
-        """Batches with their labels, the rows for fitting (or the others), and a number in 0 … 1 drawn for each."""
+    def batches(self, data: Batches, fitting: bool, title: str) -> Iterator[tuple[Step, Tensor]]:
+        """Batches with the rows for fitting (or the others) and their labels, and a number in 0 … 1 drawn for each."""
         self.randomness.rewind()
         drawn = torch.Generator().manual_seed(self.seed)
-        for i, batch in enumerate(data):
-            labels, _ = self.classes.positions(batch.labels, f"labels of {data.where}, batch {i}")
+        for i, batch in enumerate(self.progress(data, f"{data.where}, {title}", data.length)):
+            where = f"{data.where}, batch {i}"
+            labels, _ = self.classes.positions(batch.labels, f"labels of {where}")
             part, spare = torch.rand(2, len(labels), generator=drawn, dtype=torch.float64)
             mine = (part < 0.5) == fitting if self.shared else torch.ones(len(labels), dtype=torch.bool)
             rows = mine.nonzero().squeeze(1)
             if len(rows):
-                yield batch.to(self.device), labels[rows.to(labels.device)], rows, spare[rows]
+                yield Step(batch.to(self.device), labels[rows.to(labels.device)], rows, where), spare[rows]
 
     def fit(self, data: Batches, memory: int) -> None:
         """Class means of every site, and read-outs trained on as many samples as the memory holds."""
@@ -149,22 +158,30 @@ class _Study:
         expected = (data.samples or 0) / (2 if self.shared else 1)
         share, used, targets = min(1.0, most / expected) if expected else 1.0, 0, list[Tensor]()
         labels = chosen = torch.zeros(0, dtype=torch.long)
+        parts: dict[str, Tensor] = {}
 
         def consume(site: Site, features: Tensor) -> None:
             part = ClassSums.of(features, labels.to(features.device), self.classes.K)
+            parts[site.name] = part.sums
             sums[site.name].add(part) if site.name in sums else sums.update({site.name: part})
             kept[site.name].append(features[chosen.to(features.device)])
 
         with Capture(self.network, self.plan, self.sites, reduce=self.reduce, consume=consume) as capture:
-            for batch, labels, rows, spare in self.batches(data, fitting=True):
+            for step, spare in self.batches(data, True, "class means"):
+                labels = step.labels
                 chosen = (spare < share).nonzero().squeeze(1)[: max(0, most - used)]
                 used += len(chosen)
                 targets.append(labels[chosen.to(labels.device)])
-                capture.run(batch, rows=rows, where="data")
-                self.fitted += len(rows)
+                run_batch(capture, step, parts)
+                self.fitted += len(labels)
         if not sums:
             raise LabelError("data: expected samples to take class means from, got none.")
         self.present = next(iter(sums.values())).counts.cpu() > 0
+        if int(self.present.sum()) < 2:
+            only = self.classes.names[int(self.present.nonzero()[0])]
+            raise LabelError(
+                f"data: expected samples of two or more classes, got those of class {only} alone. Add others."
+            )
         self.sites = without_repetition(self.sites, self.plan.reads, lambda site: sums[site.name].sums)
         self.readouts["centers"] = [Readout.nearest_center(sums[site.name]) for site in self.sites]
         y = torch.cat(targets)
@@ -174,7 +191,8 @@ class _Study:
             )
             return
         self.readouts["linear"] = [
-            Readout.trained(torch.cat(kept.pop(site.name)), y, self.classes.K, seed=self.seed) for site in self.sites
+            Readout.trained(torch.cat(kept.pop(site.name)), y, self.classes.K, seed=self.seed)
+            for site in self.progress(self.sites, "linear read-outs", len(self.sites))
         ]
         if used < self.fitted:
             self.notes.append(f"Linear read-outs are trained on {used} of {self.fitted} samples, which fit the memory.")
@@ -183,39 +201,40 @@ class _Study:
         """What the network and the exits at every site decide on held-out samples."""
         tops: dict[ExitKind, list[list[Tensor]]] = {kind: [[] for _ in self.sites] for kind in self.readouts}
         margins: dict[ExitKind, list[list[Tensor]]] = {kind: [[] for _ in self.sites] for kind in self.readouts}
-        labels_seen, decided, halves = [], [], []
+        labels_seen, decided, halves, finite = [], [], [], dict[str, Tensor]()
         place = {site.name: j for j, site in enumerate(self.sites)}
 
         def consume(site: Site, features: Tensor) -> None:
+            finite[site.name] = features.isfinite().all()
             for kind, readouts in self.readouts.items():
                 best, top = readouts[place[site.name]](features).topk(2, 1)
                 tops[kind][place[site.name]].append(top[:, 0].cpu())
                 margins[kind][place[site.name]].append((best[:, 0] - best[:, 1]).double().cpu())
 
         with Capture(self.network, self.plan, self.sites, reduce=self.reduce, consume=consume) as capture:
-            for batch, labels, rows, spare in self.batches(data, fitting=False):
-                decision = self.classes.decide(capture.run(batch, rows=rows, where=data.where), rows)
-                if decision is None:
-                    raise InputError(
-                        "expected a network that gives class scores (n, K), got none: exits replace these."
-                    )
-                decided.append(decision.cpu())
-                labels_seen.append(labels.cpu())
+            for step, spare in self.batches(data, False, "decisions"):
+                decision = self.classes.decide(run_batch(capture, step, finite), step.rows)
+                decided.append(check_decided(decision, step.where).cpu())
+                labels_seen.append(step.labels.cpu())
                 halves.append(spare < 0.5)
         y, chooses = torch.cat(labels_seen or [torch.zeros(0)]), torch.cat(halves or [torch.zeros(0)]).bool()
         if min(int(chooses.sum()), int((~chooses).sum())) < 2:
-            raise LabelError(f"{data.where}: expected enough samples to choose exits and to judge them, got {len(y)}.")
-        new = [k for k in sorted(set(y.tolist())) if not bool(self.present[k])]
-        if new:
-            name = self.classes.names[new[0]]
-            raise LabelError(
-                f"test: class {name} has no samples in data, so it has no center. Add some, or leave it out."
-            )
-        joined = {
+            halves_of = "samples for two halves, one that chooses exits and one that judges them"
+            raise LabelError(f"{data.where}: expected {halves_of}, got {counted(len(y), 'sample')}. Give more.")
+        if new := [self.classes.names[k] for k in sorted(set(y.tolist())) if not bool(self.present[k])]:
+            words = f"class{'es' * (len(new) > 1)} {joined(new[:5] + ['others'] * (len(new) > 5))}"
+            if self.shared:
+                few = f"enough samples of every class for both halves, got too few of {words}"
+                raise LabelError(
+                    f"data: expected {few}: the half for class means has none. Add some, or give test data."
+                )
+            cure = "Add samples of it to data, or leave it out of test"
+            raise LabelError(f"test: expected classes that data has too, got {words} without a center. {cure}.")
+        found = {
             kind: tuple(torch.stack([torch.cat(one) for one in many[kind]]) for many in (tops, margins))
             for kind in tops
         }
-        return Held(y, torch.cat(decided), joined, chooses)  # type: ignore[arg-type]
+        return Held(y, torch.cat(decided), found, chooses)  # type: ignore[arg-type]
 
 
 def _judged(
@@ -234,7 +253,8 @@ def _judged(
     layers, whole = layers_before(study, example)
     kind = min(static, key=lambda k: (static[k], -_accuracy(choosing, k, static[k])), default="centers")
     kind = kind if by == "best" else by
-    stays = [why_together(study, j, example) for j in range(len(sites))]
+    each = study.progress(range(len(sites)), "exits of single samples", len(sites))
+    stays = [why_together(study, j, example) for j in each]
     usable = [j for j, why in enumerate(stays) if not why]
     for why in dict.fromkeys(filter(None, stays)):
         names = joined([f"'{site.name}'" for site, reason in zip(sites, stays, strict=True) if reason == why])
@@ -245,7 +265,7 @@ def _judged(
     runs["visits"] = study.exit(
         "centers", limits=dict.fromkeys(usable, math.inf)
     )  # looks at every exit, leaves at none
-    shares = {size: compared(study.network, runs, example, size) for size in sizes}
+    shares = {size: compared(study.network, runs, example, size, study.progress) for size in sizes}
     costs = [n / max(1, whole) for n in (*layers, whole)]
     if shares:  # every exit that is passed on the way costs something too
         small = {run: timing.share for run, timing in shares[min(shares)].items()}
@@ -259,7 +279,8 @@ def _judged(
         if limits is not None:
             chosen["per_sample"][k] = runs[f"sample {k}"] = study.exit(k, limits=limits)
     for size in sizes:
-        shares[size] |= compared(study.network, runs, example, size) if runs else {}
+        more = compared(study.network, runs, example, size, study.progress, "times of single samples") if runs else {}
+        shares[size] |= more
     if rough := [str(size) for size, found in shares.items() if any(timing.wild for timing in found.values())]:
         differ = f"rounds that should be equal differ by more than a factor of {WILD:g}"
         study.notes.append(f"Times at batch {joined(rough)} are rough: {differ}. Time it again on an idle machine.")
@@ -296,6 +317,8 @@ def _judged(
             {k: _accuracy(judging, k, j) for k in judging.found},
             {k: _accuracy(replace(judging, labels=judging.network), k, j) for k in judging.found},
             {size: share[f"site {j}"].share for size, share in shares.items()},
+            site.at,
+            {k: _accuracy(replace(choosing, labels=choosing.network), k, j) for k in choosing.found},
         )
         for j, site in enumerate(sites)
     )

@@ -26,7 +26,8 @@ from layerlaw.advice import (
 )
 from layerlaw.advice import svsl_search as search_penalty
 from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
-from layerlaw.advice.exit_report import OTHER_HALF, PASS_TEST
+from layerlaw.advice.difficulty import MISMATCH
+from layerlaw.advice.exit_report import PASS_TEST
 from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, in_options, save_figure, saved
 from layerlaw.cli.class_choice import CLASSES, ClassMap, load_chosen, misnumbered
@@ -47,9 +48,9 @@ from layerlaw.lab import Recipe, Shape
 from layerlaw.lab.engines import check_engine
 from layerlaw.lab.variability import Reduction
 from layerlaw.pages.advice_terminal import print_choice, print_exits, print_forecast
-from layerlaw.probing.paths import SHOWN, sample_paths
+from layerlaw.probing.paths import DECIDED, sample_paths
 from layerlaw.record import Record
-from layerlaw.wording import percent
+from layerlaw.wording import counted, percent
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
 DEPTHS, WIDTHS = (f"{name}: expected whole numbers and ranges such as 3-12,15" for name in ("depths", "widths"))
@@ -262,14 +263,18 @@ def difficulty(
 ) -> None:
     """Which data set is harder for an architecture? By the nearest-class-center mismatch of its first layer."""
     check_folder(out)
-    called = names.split(",") if names is not None else [path.stem for path in records]
-    if len(called) != len(records) or len(set(called)) < len(called):
-        raise InputError(f"names: expected {len(records)} different ones, one per record, got {', '.join(called)}.")
+    if len(records) < 2:
+        raise InputError(f"records: expected the files of two or more data sets, got {len(records)}.")
+    called = [path.stem for path in records] if names is None else [name.strip() for name in names.split(",")]
+    if len(called) != len(records) or len(set(called)) < len(called) or not all(called):
+        how = "Name the data sets by --names" if names is None else "Separate them by commas"
+        given = ", ".join(map(repr, called))
+        raise InputError(f"names: expected {len(records)} different ones, one per record, got {given}. {how}.")
     found = compare_difficulty({name: Record.load(path) for name, path in zip(called, records, strict=True)})
     screen, written = console(as_json), saved(found, "difficulty", out)
     if out is not None:
         written["page"] = str(found.page(out / "difficulty.html"))
-    print_exits(found.sentence, [], found.rows, found.notes, screen)
+    print_exits(found.sentence, [], found.rows, [MISMATCH, *found.notes], screen)
     conclude(screen, as_json, found.to_dict(), written)
 
 
@@ -318,7 +323,7 @@ def exit(
     if out is not None:
         written["page"] = str(report.page(out / "exit.html"))
         written |= {"exits": str(found.save(out / "exit.safetensors"))} if found.keeps else {}
-    print_exits(report.sentence, report.findings, report.rows, [OTHER_HALF, *report.notes], screen)
+    print_exits(report.sentence, report.findings, report.rows, [report.legend, *report.notes], screen)
     conclude(screen, as_json, report.to_dict(), written)
 
 
@@ -355,12 +360,8 @@ def paths(
         if found.pictured:
             save_figure(found.plot(), out / "paths.png")
             written["figure"] = str(out / "paths.png")
-    heads = ["sample", "label", "prediction", "sure", "decided at"]
-    rows = [
-        [str(row["sample"]), row["label"], row["prediction"], percent(row["confidence"], 0), row["decided_at"]]
-        for row in found.rows(found.last)
-    ]
-    print_exits(found.sentence, [f"Decided last, at most {SHOWN}:"], [heads, *rows], found.notes, screen)
+    below = f"Below: the {counted(len(found.last), 'sample')} decided last, the least confident first."
+    print_exits(found.sentence, [*found.findings, below], found.decided_last, [DECIDED, *found.notes], screen)
     conclude(screen, as_json, found.to_dict(), written)
 
 

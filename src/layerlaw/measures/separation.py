@@ -126,3 +126,23 @@ def jackknives(values: Tensor, without: Tensor) -> Jackknives:
     error = ((g - 1) / g * (logs - logs.mean(-1, keepdim=True)).square().sum(-1)).sqrt()
     corrected = torch.where(bias.abs() <= REFUSE_ABOVE, (value - bias).exp(), torch.nan)
     return Jackknives(corrected, error, bias)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Mean ranks (n,), equal for equal values."""
+    _, place, counts = values.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
+    mean: Tensor = counts.cumsum(0).double() - (counts - 1) / 2
+    return mean[place]
+
+
+def auroc(scores: Tensor, positive: Tensor) -> float:
+    """Chance that a positive sample scores higher than another one, ties counted half; NaN where one kind is absent.
+
+    >>> auroc(torch.tensor([1.0, 2.0, 2.0, 3.0]), torch.tensor([False, False, True, True]))
+    0.875
+    """
+    P = int(positive.sum())
+    N = len(scores) - P
+    if not P or not N or bool(scores.isnan().any()):
+        return math.nan
+    return float((_ranks(scores)[positive].sum() - P * (P + 1) / 2) / (P * N))

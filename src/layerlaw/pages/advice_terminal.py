@@ -15,6 +15,7 @@ from layerlaw.wording import ABSENT, correlation, minus, number, percent, with_e
 
 OVER_FLOOR = "D over its noise floor"
 LEFT = ("", "shape", "classes", "by", "phase")  # headings of columns of words
+NAMES = ("site", "first site", "data set", "label", "prediction", "decided at")  # the same, beside exits and their like
 # Narrow screens lose columns, the highest first; those that are not here stay.
 GOES = {"rate": 2, "range over seeds": 3, "ρ": 4, "r": 4, "effective layers": 5, "parameters": 6}
 
@@ -64,7 +65,7 @@ def print_exits(
     goes = {"agreement": 3, "layers": 2, "time": 1}  # accuracy and time are the question: time goes last
     yields = {head: goes.get(head.partition(",")[0], 0) for head in heads}
     shown = fitting(cells, screen.width, yields)
-    table = new_table(shown, ("site",))
+    table = new_table(shown, NAMES)
     for i in range(len(body)):
         table.add_row(*(cells[head][i] for head in shown))
     screen.print()

@@ -6,7 +6,7 @@ import heapq
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ from layerlaw.capture.modules import main_input
 from layerlaw.capture.network import Randomness, network_of, placed, probing_state
 from layerlaw.capture.plan import Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
-from layerlaw.errors import InputError, needed
+from layerlaw.errors import FeatureError, InputError, needed
 from layerlaw.files import json_safe, write_json
+from layerlaw.measures.separation import auroc
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.probing.aside import token_notes, without_repetition
 from layerlaw.probing.classes import ClassChoice, Classes, told_classes
-from layerlaw.probing.run import Options, Prober
+from layerlaw.probing.run import Options, Prober, run_batch
 from layerlaw.probing.shards import first_batch
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.state import Split
@@ -39,6 +40,10 @@ from layerlaw.verdict.sentences import hardly_decides
 from layerlaw.wording import counted, number, percent
 
 SHOWN = 10  # samples that are pictured
+DECIDED = "Decided at: the site from which on the nearest class center is the prediction; never: not even at the last."
+OWN_D = (
+    "D of a sample: its squared distance to the mean of its class, over the spread of all class means; small is near."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +98,19 @@ class Paths(Shown):
             if bool(of.any()):
                 at = int(late[of].median())
                 never = f"are never decided: at '{self.sites[-1]}', the last site, another class center is nearer"
-                words.append(
-                    f"at least half of the {name} ones " + (f"from '{self.sites[at]}' on" if at < n else never)
-                )
-        found = self.finds_errors()
+                when = f"from '{self.sites[at]}' on" if at < n else never
+                words.append(f"at least half of the {name} ones {when}")
         many = f"of {counted(n, 'site')}, '{self.sites[0]}' to '{self.sites[-1]}'"
         right = f"{counted(len(wrong), 'sample')}, {percent(float((~wrong).double().mean()))} predicted rightly"
-        begin = f"Where predictions are decided ({many}; {right}): {'; '.join(words)}"
-        if math.isnan(found["both"]):
-            return f"{begin}."
+        return f"Where predictions are decided ({many}; {right}): {'; '.join(words)}."
+
+    @property
+    def findings(self) -> list[str]:
+        """Whether the decision layer helps to find errors; nothing where there are too few of them."""
+        found = self.finds_errors()
         more = f"{number(found['confidence'])} by confidence alone, {number(found['both'])} with the decision layer"
-        return f"{begin}. Errors are found with an AUROC of {more}."
+        said = f"Wrong predictions are found with an AUROC (0.5 by chance, 1 at best) of {more}."
+        return [] if math.isnan(found["both"]) else [said]
 
     def rows(self, samples: Sequence[int] | None = None) -> list[dict[str, Any]]:
         """One row per sample, all or some: number, label, prediction, confidence, decided at, D at every site.
@@ -124,6 +131,15 @@ class Paths(Shown):
             for i in (range(len(self.labels)) if samples is None else samples)
         ]
 
+    @property
+    def decided_last(self) -> list[list[str]]:
+        """The samples of `last` as a table with its heads: number, label, prediction, confidence, decided at."""
+        rows = [
+            [str(row["sample"]), row["label"], row["prediction"], percent(row["confidence"], 0), row["decided_at"]]
+            for row in self.rows(self.last)
+        ]
+        return [["sample", "label", "prediction", "confidence", "decided at"], *rows]
+
     def to_pandas(self) -> Any:
         """The same as a table; labels and predictions are numbers where classes have no names."""
         table = needed("pandas", "tables", "Paths.to_pandas()").DataFrame(self.rows())
@@ -132,11 +148,8 @@ class Paths(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        answer: dict[str, Any] = {
-            "sentence": self.sentence,
-            "finds_errors": self.finds_errors(),
-            "sites": list(self.sites),
-        }
+        answer: dict[str, Any] = {"sentence": self.sentence, "findings": self.findings}
+        answer |= {"finds_errors": self.finds_errors(), "sites": list(self.sites)}
         answer |= {"samples": len(self.labels), "accuracy": float((~self.wrong).double().mean())}
         answer |= {"notes": list(self.notes), "last": list(self.last)}
         plain = {**answer, "rows": self.rows(), "provenance": self.provenance}
@@ -159,8 +172,10 @@ class Paths(Shown):
             raise InputError(
                 "sheet: expected inputs that are images, (c, h, w) with one or three channels, got others."
             )
-        below = "Below each image: how sure the network is of its prediction, and at which site it was decided."
-        return Sheet(f"These {len(panels)} were decided last", panels, columns=min(5, len(panels)), caption=below)
+        below = (
+            "Above: the prediction, and the label if it differs. Below: confidence (softmax), and where it is decided."
+        )
+        return Sheet(f"The {len(panels)} that were decided last", panels, columns=min(5, len(panels)), caption=below)
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib."""
@@ -170,13 +185,12 @@ class Paths(Shown):
         """Write one self-contained page: what the decision layer tells, the images decided last, a table of their paths."""
         from layerlaw.pages.html.outcomes import finding_page  # needs matplotlib
 
-        rows = self.rows(self.last)
-        table = Table(
-            "Decided last", list(rows[0]), [list(row.values()) for row in rows], "D at every site, per sample"
-        )
+        heads, *rows = self.decided_last
+        body = [[*row, *self.separation[int(row[0])].tolist()] for row in rows]
+        table = Table("Decided last", [*heads, *(f"D {site}" for site in self.sites)], body, f"{DECIDED} {OWN_D}")
         sheets = [self.sheet()] if self.pictured else []
         how: Any = {"sheets": sheets, "tables": [table], "notes": self.notes, "provenance": self.provenance}
-        return finding_page(path, "Paths of predictions", [self.sentence], **how)
+        return finding_page(path, "Paths of predictions", [self.sentence, *self.findings], **how)
 
     @property
     def pictured(self) -> bool:
@@ -185,14 +199,10 @@ class Paths(Shown):
 
     def _view(self) -> View:
         """What a notebook shows of it: the samples that were decided last."""
-        shown = [
-            [str(r["sample"]), r["label"], r["prediction"], percent(r["confidence"], 0), r["decided_at"]]
-            for r in self.rows(self.last)
-        ]
-        return View(self.sentence, [["sample", "label", "prediction", "sure", "decided at"], *shown], list(self.notes))
+        return View(self.sentence, self.decided_last, [*self.findings, *self.notes])
 
     def __str__(self) -> str:
-        return "\n".join([self.sentence, *self.notes])
+        return "\n".join([self.sentence, *self.findings, *self.notes])
 
 
 def sample_paths(
@@ -232,7 +242,7 @@ def sample_paths(
         example = first_batch(train)
         told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known)}
         plan = find_sites(network, example.to(home), choice=sites, reduce=reduce, **told)
-        chosen = Classes.of(classes, plan, train.labels, known, first=example.labels)
+        chosen = deciding(Classes.of(classes, plan, train.labels, known, first=example.labels))
         if chosen.undecided or plan.classes is None:
             raise InputError(
                 f"expected a network that decides among the classes, got none: {chosen.undecided or 'no scores'}."
@@ -258,6 +268,7 @@ class _Walked:
         self.labels: list[Tensor] = []
         self.decisions: list[Tensor] = []
         self.confidence: list[Tensor] = []
+        self.finite: dict[str, Tensor] = {}  # of the last batch, by site
         self.latest: list[tuple[tuple[int, float], int, Tensor]] = []  # a heap: the earliest of the latest on top
 
     def go(self, data: Batches) -> None:
@@ -268,18 +279,18 @@ class _Walked:
         with self.prober.capturing(self.sites, self.consume) as capture:
             for step in self.prober.steps(data, "paths", None):
                 self.here = step.labels
-                output = capture.run(step.batch, rows=step.rows, where=step.where)
-                decision, sure = classes.decide(output, step.rows), classes.confidence(output, step.rows)
-                if decision is None or sure is None:
-                    raise InputError(f"{step.where}: expected class scores (n, K), got none.")
+                output = run_batch(capture, step, self.finite)
+                self.decisions.append(check_decided(classes.decide(output, step.rows), step.where).cpu())
                 self.labels.append(step.labels.cpu())
-                self.decisions.append(decision.cpu())
+                sure = classes.confidence(output, step.rows)
+                assert sure is not None  # where there are decisions
                 self.confidence.append(sure.cpu())
                 self._remember(main_input(step.batch.args, step.batch.kwargs), step.rows, at)
                 at += len(step.labels)
 
     def consume(self, site: Site, features: Tensor) -> None:
         """D of each sample, and which center is nearest to it."""
+        self.finite[site.name] = features.isfinite().all()
         centers = self.split.around[site].centers
         labels = self.here.to(features.device)
         z = double(project(features, labels, self.frames[site])[0])  # (r, n)
@@ -342,6 +353,20 @@ def check_decides(scores: object) -> None:
         raise InputError(f"scores: {places}, got None: the network's decisions are needed here.")
 
 
+def deciding(classes: Classes) -> Classes:
+    """The same, whose errors about labels do not advise to leave the network's decisions out: they are needed."""
+    return replace(classes, hint=classes.hint.partition(" A model without")[0])
+
+
+def check_decided(decision: Tensor | None, where: str) -> Tensor:
+    """The decisions of a batch; raise where the network gives none, or scores that are no numbers."""
+    if decision is None:
+        raise InputError(f"{where}: expected a network that gives class scores (n, K), got none.")
+    if bool((decision < 0).any()):
+        raise FeatureError(f"class scores: expected numbers, got NaN in {where}. Look at the last layers.")
+    return decision
+
+
 def as_image(inputs: Tensor) -> list[list[Any]] | None:
     """Pixels from 0 to 1 of (c, h, w) with one or three channels, or of such an image in one row; else `None`."""
     x = inputs.double()
@@ -353,26 +378,6 @@ def as_image(inputs: Tensor) -> list[list[Any]] | None:
     x = (x - x.min()) / (x.max() - x.min()).clamp_min(1e-12)
     plain: list[list[Any]] = (x[0] if len(x) == 1 else x.permute(1, 2, 0)).tolist()
     return plain
-
-
-def _ranks(values: Tensor) -> Tensor:
-    """Mean ranks (n,), equal for equal values."""
-    _, place, counts = values.unique(return_inverse=True, return_counts=True)  # type: ignore[no-untyped-call]
-    mean: Tensor = counts.cumsum(0).double() - (counts - 1) / 2
-    return mean[place]
-
-
-def auroc(scores: Tensor, positive: Tensor) -> float:
-    """Chance that a positive sample scores higher than another one, ties counted half; NaN where one kind is absent.
-
-    >>> auroc(torch.tensor([1.0, 2.0, 2.0, 3.0]), torch.tensor([False, False, True, True]))
-    0.875
-    """
-    P = int(positive.sum())
-    N = len(scores) - P
-    if not P or not N or bool(scores.isnan().any()):
-        return math.nan
-    return float((_ranks(scores)[positive].sum() - P * (P + 1) / 2) / (P * N))
 
 
 def _cross_fitted(x: Tensor, y: Tensor) -> Tensor:

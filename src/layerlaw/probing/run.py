@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -44,7 +44,7 @@ from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.design import TargetDealer
-from layerlaw.stats.passes import Dealer, SecondPass
+from layerlaw.stats.passes import Dealer, SecondPass, check_finite
 from layerlaw.stats.plane import Plane
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
@@ -160,7 +160,7 @@ class Prober:
 
         with self.capturing(self.plan.sites, consume) as capture:
             for step in self.steps(data, "looking for NaN", None):
-                _forward(capture, step)
+                run_batch(capture, step)
         return list(bad)
 
     def steps(self, data: Batches, title: str, fingerprint: Fingerprint | None) -> Iterator[Step]:
@@ -196,7 +196,7 @@ class Prober:
 
     def decide(self, capture: Capture, step: Step, state: State) -> Tensor | None:
         """Run a batch, which hands over the features of every site; gives the network's decisions."""
-        output = _forward(capture, step)
+        output = run_batch(capture, step)
         if (free := self.classes.decide_freely(output, step.rows)) is not None:
             state.free += torch.stack([(free == step.labels.to(free.device)).sum(), (free >= -1).sum()]).cpu()
         decision = self.classes.decide(output, step.rows)
@@ -337,16 +337,22 @@ def _places(group: Sequence[Site], sites: Sequence[Site]) -> str:
     return f"sites {at[0]}–{at[-1]} of {len(sites)}" if run else f"{len(at)} of {len(sites)} sites"
 
 
-def _forward(capture: Capture, step: Step) -> Any:
-    """The model's output for a batch, which may be unlike the one of the dry run."""
+def run_batch(capture: Capture, step: Step, sums: Mapping[Any, Tensor] | None = None) -> Any:
+    """The model's output for a batch, which may be unlike the one of the dry run.
+
+    `sums`: what those who look at the features fill by site, numbers or whether all are; NaN and infinity raise.
+    """
     try:
-        return went_through(capture.run(step.batch, rows=step.rows, where=step.where), len(step.batch.labels))
+        output = went_through(capture.run(step.batch, rows=step.rows, where=step.where), len(step.batch.labels))
     except LayerlawError:
         raise
     except torch.OutOfMemoryError as error:
         raise out_of_memory(capture.network, step.batch, step.where) from error
     except Exception as error:  # a user's model raises anything
         raise CaptureError(failed(f"in {step.where}", step.batch, error)) from error
+    if sums:
+        check_finite(sums, lambda _: step.where)
+    return output
 
 
 def _leave(state: State, second: SecondPass | SecondRegression, split: Split) -> None:
