@@ -244,9 +244,7 @@ def find_centers(
     centered = means - mean.unsqueeze(-2)
     place, A, floor = mean if origin is None else mean + origin.squeeze(-2), centered_contrasts(centered, weights), None
     cut_off = partial(rounding_scale, counts, sums.spread, place, dtype=sums.dtype, near=origin is not None)
-    if (
-        A.device.type != "cpu" and sums.dtype != torch.float64 and min(A.shape[-2:]) > FEW["cuda"]
-    ):  # it need not find all
+    if A.device.type != "cpu" and sums.dtype != torch.float64 and min(A.shape[-2:]) > FEW["cuda"]:  # or it is not used
         floor = cut_off(torch.linalg.vector_norm(A, dim=-1)) / 2  # lengths, whose squares add up to those of the scales
     s, basis = right_singular(A, nine_digits=view, floor=floor)
     del A  # before what follows takes memory
