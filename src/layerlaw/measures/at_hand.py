@@ -14,7 +14,7 @@ from layerlaw.errors import Demand, FeatureError, LabelError, check_choice, chec
 from layerlaw.measures.columns import REGISTRY, measured
 from layerlaw.measures.separation import separation
 from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
-from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, project
+from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.careful import careful_centers, careful_fit
 from layerlaw.stats.centers import COLLINEAR, CONSTANT, Weighting
 from layerlaw.stats.labels import check_counts, check_reached, checked_targets
@@ -202,8 +202,10 @@ def _statistics(
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
     _check_finite(x, sums.sums)
-    x, centers = careful_centers(x, y, sums, weighting)
-    coordinates, lengths = project(x, y, Frame.of(centers))
+    first = find_centers(sums, weighting)
+    ahead = project(x, y, Frame.of(first)) if x.is_cuda else None  # which a GPU works on while they are looked at
+    x, centers = careful_centers(x, y, first)
+    coordinates, lengths = ahead if ahead and centers is first else project(x, y, Frame.of(centers))
     known = None
     if x.dtype != torch.float64:  # these are the data of pass 1: what is left is the rounding of the means to float32
         known = centers.expected_residuals * centers.counts.unsqueeze(-1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
-from layerlaw.stats.centers import Centers, Weighting, find_centers
+from layerlaw.stats.centers import Centers, find_centers
 from layerlaw.stats.closer import UNEVEN, CloserLook, narrow, rounding_of
 from layerlaw.stats.limits import doubt_of, doubtful
 from layerlaw.stats.precision import double
@@ -20,15 +20,14 @@ CENTERED = 1e5  # times their spread: float64 features farther from 0 are center
 OUTLIER = 1e3  # times the median distance from the mean
 
 
-def careful_centers(x: Tensor, y: Tensor, sums: ClassSums, weighting: Weighting) -> tuple[Tensor, Centers]:
-    """Centers of features (…, n, d), labels (…, n) and their sums; and the features to be measured around them.
+def careful_centers(x: Tensor, y: Tensor, centers: Centers) -> tuple[Tensor, Centers]:
+    """Centers to measure features (…, n, d) with labels (…, n) around, and these features, from the `centers` of their sums.
 
-    These are the same ones, unless digits would be lost: float64 far from 0 has a sample subtracted, which is exact;
+    All are the same ones, unless digits would be lost: float64 far from 0 has a sample subtracted, which is exact;
     float32 of which few numbers are so large that directions of the others vanish in the sums becomes float64. Raises
     where the features themselves are rounded too much.
     """
-    centers = find_centers(sums, weighting)
-    away = _far(centers)
+    away, weighting = _far(centers), centers.weighting
     doubt = doubt_of(centers)
     if doubt and not doubt.out_of_range:  # of sums, whose rounding depends on the processor
         away = torch.ones_like(away)
