@@ -777,3 +777,71 @@ def test_a_narrow_terminal_keeps_the_times(found: EarlyExit) -> None:
     print_exits("So it is.", [], rows, [], Console(file=out, width=80))
     heads = next(line for line in out.getvalue().splitlines() if "site" in line)
     assert all(head in heads for head in ("nearest center", "linear read-out", "time, batch 1", "time, batch 256"))
+
+
+class TwoModes(nn.Module):
+    """With what differs between train and eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.drop = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Dropout(0.5)
+        self.b, self.head = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.b(self.drop(self.norm(self.a(x)).relu())).relu())
+
+
+def test_an_exit_of_a_network_in_train_mode_is_in_eval_mode(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = TwoModes().train()
+    one = ll.early_exit(net, samples(200, 1), test=samples(200, 2), by="best", tolerance=0.5, times=(), progress=False)
+    assert not net.training
+    x = samples(20, 3)[0]
+    before = net.norm.running_mean.clone()
+    with torch.no_grad():
+        assert torch.equal(torch.cat([one(row[None]) for row in x]).argmax(1), one(x).argmax(1))
+    assert torch.equal(net.norm.running_mean, before)
+    again = EarlyExit.load(one.save(tmp_path / "exit.safetensors"), net.train())
+    assert not net.training
+    with torch.no_grad():
+        assert torch.equal(again(x), one(x))
+    net.train()
+    with pytest.raises(InputError, match=r"expected eval mode, in which its exits were found, got train mode"):
+        one(x)
+
+
+def test_the_time_of_single_samples_is_that_of_all_who_judge(monkeypatch: pytest.MonkeyPatch, trained: Counted) -> None:
+    def clocked(whole: nn.Module, runs: dict[str, nn.Module], example: Batch, size: int, *more: Any) -> dict[str, Any]:
+        times = (
+            {f"site {j}": 0.1 * (j + 1) for j in range(len(runs) - 1)}
+            if "visits" in runs
+            else dict.fromkeys(runs, 0.01)
+        )
+        times |= {"visits": 1.0} if "visits" in runs else {}
+        return {name: exit_network.Timing(share, share, share) for name, share in times.items()}
+
+    monkeypatch.setattr(exits, "compared", clocked)
+    report = ll.early_exit(
+        trained, samples(400, 1), test=samples(2000, 2, spread=2.5), tolerance=0.02, times=(1,), progress=False
+    ).report
+    one = report.per_sample["centers"]
+    costs = [*(0.1 * (j + 1) for j in range(len(report.sites))), 1.0]
+    expected = sum(share * cost for share, cost in zip(one.shares, costs, strict=True))
+    assert 1 / one.faster[1] == pytest.approx(expected, rel=1e-6)  # not 100 times faster, as the first few samples were
+
+
+def test_classes_that_no_test_sample_has_are_told(trained: Counted) -> None:
+    x, y = samples(400, 2)
+    few = x[y < 2], y[y < 2]
+    found = ll.early_exit(trained, samples(400, 1), test=few, times=(), progress=False)
+    assert "Judged without samples of classes 2 and 3: test has none." in str(found.report)
+
+
+def test_why_single_samples_gain_nothing_is_said(monkeypatch: pytest.MonkeyPatch, trained: Counted) -> None:
+    monkeypatch.setattr(exits, "per_sample_limits", lambda *given: None)
+    found = ll.early_exit(trained, samples(400, 1), test=samples(400, 2), times=(), progress=False)
+    assert "nothing to gain; within 1 point they take" in " ".join(found.report.findings)
+    with pytest.raises(
+        InputError, match=r"within 1 point they take \d+% of the network's layers at least\. Try another"
+    ):
+        found.per_sample()

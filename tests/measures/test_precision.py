@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import oracle
-from layerlaw.measures import cdnv, measure, separation_fuzziness
+from layerlaw.measures import at_hand, cdnv, measure, separation_fuzziness
 
 TOLERANCE = 1e-6
 
@@ -153,3 +153,22 @@ def test_close_means_are_not_taken_for_equal() -> None:
     found = measure(x, y)
     assert bool(found["full_rank"])
     assert float(found["separation"]) == pytest.approx(exact(x, y, 3), rel=TOLERANCE)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_first_row_far_from_its_class_costs_no_digits(monkeypatch, far):
+    """Sums are taken around it; on a GPU residuals of many classes are not added up, unless that would show."""
+    generator = torch.Generator().manual_seed(0)
+    K, n, small = 70, 7000, 1e-2
+    y = torch.arange(n) % K
+    means = torch.randn(K, 80, generator=generator, dtype=torch.float64)
+    means[:, 40:] *= small
+    x = means[y] + 1e-4 * small * torch.randn(n, 80, generator=generator, dtype=torch.float64)
+    x[0] = means[1] if far else x[0]
+    x = x.float()
+    plain, known, found_by = separation_fuzziness(x, y), [], at_hand._known_residuals
+    monkeypatch.setattr(at_hand, "SLOW_SUMS", {"cpu"})
+    monkeypatch.setattr(at_hand, "_known_residuals", lambda *given: known.append(found_by(*given)) or known[-1])
+    assert separation_fuzziness(x, y) == pytest.approx(plain, rel=1e-6)
+    assert (known[0] is None) == far
+    assert plain == pytest.approx(separation_fuzziness(x.double(), y), rel=1e-4)

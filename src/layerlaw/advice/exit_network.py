@@ -58,7 +58,9 @@ class _Stop(BaseException):
 
 
 class EarlyExit(nn.Module):
-    """The network up to its exits: scores (n, K) as from the whole network, of which the largest decides; in eval mode.
+    """The network up to its exits: scores (n, K) as from the whole network, of which the largest decides.
+
+    It is for inference: it puts the network into eval mode, and raises where somebody has put that into train mode since.
 
     With one exit and no threshold all samples leave there. With thresholds a sample leaves at the first exit where its two
     largest scores differ by at least so much, the others go on without it; scores of different exits have different scales.
@@ -88,6 +90,7 @@ class EarlyExit(nn.Module):
         self._alternative: tuple[EarlyExit, ...] = ()  # no module of its own: it holds the same network
         modules = modules_of(network)
         self._modules_at = {site.module: modules[site.module] for site in sites}
+        self.eval()
 
     @property
     def site(self) -> str | None:
@@ -105,7 +108,9 @@ class EarlyExit(nn.Module):
             return self
         if not self._alternative:
             again = "the file keeps none: `early_exit` found none that save time, or an older version wrote the file"
-            why = f"{again}. Run `early_exit` again and read its report" if self.report is None else "see the report"
+            why = f"{again}. Run `early_exit` again and read its report"
+            if self.report is not None:
+                why = f"{self.report.least_time(self.kind)}. Try another `by`, or a larger tolerance"
             raise InputError(f"per_sample: expected exits of single samples that save time, got none: {why}.")
         return self._alternative[0]
 
@@ -115,6 +120,10 @@ class EarlyExit(nn.Module):
 
     def walk(self, args: Any, kwargs: Any, limits: Sequence[float] | None = None) -> Tensor:
         """The same under other thresholds."""
+        if self.training or self.network.training:
+            raise InputError(
+                "early exit: expected eval mode, in which its exits were found, got train mode. Call .eval()."
+            )
         if not self.sites:
             return self._final(self.network(*args, **kwargs))
         given = main_input(args, kwargs)

@@ -191,6 +191,17 @@ class ExitReport(Shown):
         none = f"on the half that chooses no site is within {points(self.tolerance)} of the network ({whole})"
         return f"{none}; nearest: {names} with {percent(near)}, {points(gap, beyond=self.tolerance)} below"
 
+    def least_time(self, kind: ExitKind) -> str:
+        """In words, the least time that exits of single samples would take within the tolerance."""
+        near = [
+            point.cost
+            for point in self.curve
+            if point.kind == kind and point.accuracy >= self.accuracy - self.tolerance
+        ]
+        what = "time" if self.sites[0].time else "layers"
+        least = f"take {percent(min(near), 0)} of the network's {what} at least" if near else "lose more"
+        return f"within {points(self.tolerance)} they {least}"
+
     @property
     def accuracy_choosing(self) -> float:
         """Of the whole network, on the half that chooses."""
@@ -206,7 +217,7 @@ class ExitReport(Shown):
             said = f": {self._nearest(other)}" if rival is None else f", {self._result(rival)}"
             out.append(f"With {MEANS[other]} instead of {MEANS[self.kind]} {exit_at}{said}.")
         for kind in self.sites[0].choosing:
-            words = "nothing to gain"
+            words = f"nothing to gain; {self.least_time(kind)}"
             if (own := self.per_sample.get(kind)) is not None:
                 words = f"{_leaving(own)} leave early, {self._result(own)}"
             out.append(f"Each sample on its own ({KINDS[kind]}): {words}.")

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.exit_network import WILD, EarlyExit, compared
+from layerlaw.advice.exit_network import WILD, EarlyExit, Timing, compared
 from layerlaw.advice.exit_report import PASS_TEST, CurvePoint, ExitReport, ExitSite, Realized
 from layerlaw.advice.readouts import BUDGETS, ExitKind, Held, Readout, limits_within, per_sample_limits, simulated
 from layerlaw.capture.batches import Batch, Batches
@@ -98,7 +98,8 @@ def early_exit(
         study = _Study(network, plan, classes, reduce, home, randomness, seed, test is None, options.progress)
         study.fit(fitted, options.memory)
         held = study.decide(held_out)
-        report, chosen = _judged(study, held, example, tolerance, within, by, times)
+        timed = example, example if test is None else next(iter(held_out)).to(home)
+        report, chosen = _judged(study, held, timed, tolerance, within, by, times)
     kind = report.kind
     one = report.static.get(kind)
     saves = one is not None and report.gains(one)  # else the network itself is faster, and right as often
@@ -221,15 +222,18 @@ class _Study:
         if min(int(chooses.sum()), int((~chooses).sum())) < 2:
             halves_of = "samples for two halves, one that chooses exits and one that judges them"
             raise LabelError(f"{data.where}: expected {halves_of}, got {counted(len(y), 'sample')}. Give more.")
-        if new := [self.classes.names[k] for k in sorted(set(y.tolist())) if not bool(self.present[k])]:
+        seen = set(y.tolist())
+        if new := [self.classes.names[k] for k in sorted(seen) if not bool(self.present[k])]:
             words = f"class{'es' * (len(new) > 1)} {joined(new[:5] + ['others'] * (len(new) > 5))}"
             if self.shared:
                 few = f"enough samples of every class for both halves, got too few of {words}"
-                raise LabelError(
-                    f"data: expected {few}: the half for class means has none. Add some, or give test data."
-                )
+                cure = "Add some, or give test data"
+                raise LabelError(f"data: expected {few}: the half for class means has none. {cure}.")
             cure = "Add samples of it to data, or leave it out of test"
             raise LabelError(f"test: expected classes that data has too, got {words} without a center. {cure}.")
+        if gone := [name for k, name in enumerate(self.classes.names) if bool(self.present[k]) and k not in seen]:
+            words = f"class{'es' * (len(gone) > 1)} {joined(gone[:5] + ['others'] * (len(gone) > 5))}"
+            self.notes.append(f"Judged without samples of {words}: {data.where} has none.")
         found = {
             kind: tuple(torch.stack([torch.cat(one) for one in many[kind]]) for many in (tops, margins))
             for kind in tops
@@ -238,9 +242,11 @@ class _Study:
 
 
 def _judged(
-    study: _Study, held: Held, example: Batch, tolerance: float, within: str, by: ExitChoice, times: Sequence[int]
-) -> tuple[ExitReport, dict[str, dict[ExitKind, Any]]]:
-    """Choose on one half, judge on the other, and compare times."""
+    study: _Study, held: Held, timed: tuple[Batch, Batch], tolerance: float, within: str, by: ExitChoice,
+    times: Sequence[int],
+) -> tuple[ExitReport, dict[str, dict[ExitKind, Any]]]:  # fmt: skip
+    """Choose on one half, judge on the other, and compare times, on a batch of the data and on one of those that judge."""
+    example, judged = timed
     choosing, judging = held.half(True), held.half(False)
     sites, base = study.sites, float(choosing.right.mean())
     # agreement is accuracy where the network's own decisions are the labels
@@ -266,21 +272,23 @@ def _judged(
         "centers", limits=dict.fromkeys(usable, math.inf)
     )  # looks at every exit, leaves at none
     shares = {size: compared(study.network, runs, example, size, study.progress) for size in sizes}
-    costs = [n / max(1, whole) for n in (*layers, whole)]
-    if shares:  # every exit that is passed on the way costs something too
-        small = {run: timing.share for run, timing in shares[min(shares)].items()}
-        look = max(0.0, small["visits"] - 1) / max(1, len(usable))
-        costs = [small[f"site {j}"] + look * sum(k <= j for k in usable) for j in range(len(sites))]
-        costs.append(1 + look * len(usable))
+
+    def costs_of(clocked: Mapping[str, Timing], which: str = "share") -> list[float]:
+        """Of leaving at each site, and at the end: every exit that is passed on the way costs something too."""
+        look = max(0.0, clocked["visits"].share - 1) / max(1, len(usable))
+        sums = [getattr(clocked[f"site {j}"], which) + look * sum(k <= j for k in usable) for j in range(len(sites))]
+        return [*sums, 1 + look * len(usable)]
+
+    costs = costs_of(shares[min(shares)]) if shares else [n / max(1, whole) for n in (*layers, whole)]
     plans = {kind: per_sample_limits(goal, kind, usable, costs, tolerance) for kind in choosing.found}
     chosen: dict[str, dict[ExitKind, Any]] = {"static": dict(static), "per_sample": {}}
     runs = {}
     for k, limits in plans.items():
         if limits is not None:
             chosen["per_sample"][k] = runs[f"sample {k}"] = study.exit(k, limits=limits)
-    for size in sizes:
-        more = compared(study.network, runs, example, size, study.progress, "times of single samples") if runs else {}
-        shares[size] |= more
+    for size in sizes if runs else []:
+        if size > 1:  # on samples that judge: others may leave elsewhere
+            shares[size] |= compared(study.network, runs, judged, size, study.progress, "times of single samples")
     if rough := [str(size) for size, found in shares.items() if any(timing.wild for timing in found.values())]:
         differ = f"rounds that should be equal differ by more than a factor of {WILD:g}"
         study.notes.append(f"Times at batch {joined(rough)} are rough: {differ}. Time it again on an idle machine.")
@@ -306,6 +314,9 @@ def _judged(
             curve.append(CurvePoint(k, budget, float((decision == judging.labels).double().mean()), float(cost)))
         if (limits := plans[k]) is not None:
             decision, out = simulated(judging, k, limits)
+            if 1 in shares:  # few samples, one by one, would say more of themselves than of all
+                ends = [torch.tensor(costs_of(shares[1], end))[out].mean().item() for end in ("share", "low", "high")]
+                shares[1][f"sample {k}"] = Timing(*ends)
             done = float(torch.tensor([*layers, whole], dtype=torch.float64)[out].mean())
             single[k] = realized(k, f"sample {k}", decision, None, done, out)
 

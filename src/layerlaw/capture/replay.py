@@ -114,7 +114,7 @@ class Replays:
     def went(self, batch: Batch, output: Any) -> None:
         """What a forward gave that was run as it is: a recording is compared with it."""
         if self._open and self._recording is None and self._seen and isinstance(output, Tensor):
-            self._known = batch, output
+            self._known = batch.copy(), output.clone()  # in memory of its own, where nobody else writes
 
     def drop(self) -> None:
         """Let go of the memory, and of who takes features."""
@@ -134,9 +134,8 @@ class Replays:
         """A recording that gives what the forward gives; `None` where there can be none."""
         try:
             (known, self._known), recording = (self._known, None), Recording(batch, collect)
-            if known is not None and torch.equal(recording.replay(known[0]), known[1]):
-                return recording
-            # Somebody has written into the inputs or the output of that one, or a graph gives something else.
+            if known is not None:
+                return recording if torch.equal(recording.replay(known[0]), known[1]) else None
             output, (eager, _) = recording.replay(batch), collect(batch)
             return recording if isinstance(eager, Tensor) and torch.equal(output, eager) else None
         except Exception:  # of the model, of the recording, or of memory: the forward as it is will tell

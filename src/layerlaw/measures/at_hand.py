@@ -22,8 +22,11 @@ from layerlaw.stats.limits import NO_SCALE, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, foreign, full_precision, native, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
+from layerlaw.stats.sums import MANY
 
 ALIKE = 1e-6  # of the largest eigenvalue of the targets' correlations: below, products of targets lose digits
+SLOW_SUMS = {"cuda"}  # devices on which sums by many classes take long enough to be left out
+FAR_FIRST = 16  # times the mean square of the residuals of a class: so far the first one of a class is no usual one
 _NUMBERED = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
 
 
@@ -206,12 +209,26 @@ def _statistics(
     ahead = project(x, y, Frame.of(first)) if x.is_cuda else None  # which a GPU works on while they are looked at
     x, centers = careful_centers(x, y, first)
     coordinates, lengths = ahead if ahead and centers is first else project(x, y, Frame.of(centers))
-    known = None
-    if x.dtype != torch.float64:  # these are the data of pass 1: what is left is the rounding of the means to float32
-        known = centers.expected_residuals * centers.counts.unsqueeze(-1)
+    known = _known_residuals(centers, lengths, y) if x.device.type in SLOW_SUMS and x.dim() == 2 else None
     scatter = Scatter.of(coordinates, lengths, y, centers, chosen, nearest=nearest, residuals=known)
     _check_finite(x, scatter.sums)
     return centers, scatter, x, y
+
+
+def _known_residuals(centers: Centers, lengths: Tensor, y: Tensor) -> Tensor | None:
+    """Σ z of many classes (K, r), where nothing but the rounding of their means to float32 is left of it; else `None`.
+
+    Sums are taken around the first row of each class. Where that lies far from the others, the mean is off by more.
+    """
+    n, K = len(y), centers.counts.shape[-1]
+    if centers.dtype == torch.float64 or K < MANY:
+        return None
+    first = y.new_full((K,), n).scatter_reduce_(0, y, torch.arange(n, device=y.device), "amin")
+    squares = double(lengths).square_()
+    usual = torch.zeros_like(centers.counts).index_add_(0, y, squares) / centers.counts
+    if bool((squares[first.clamp_max(n - 1)] > FAR_FIRST * usual).any()):
+        return None
+    return centers.expected_residuals * centers.counts.unsqueeze(-1)
 
 
 def _check_finite(x: Tensor, sums: Tensor) -> None:
