@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 COLORS = re.compile(r"\x1b\[[0-9;]*m")
@@ -196,6 +197,10 @@ def one_of(choices: Collection[object]) -> Demand:
 SEED = Demand(
     "a whole number of at least 0 and below 2⁶³",
     lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63,
+)
+SHARE = Demand(
+    "a share above 0 and at most 1 (98 % is 0.98)",
+    lambda value: not isinstance(value, bool) and isinstance(value, Real) and 0 < float(value) <= 1,
 )
 
 

@@ -144,6 +144,9 @@ def test_a_monitor_and_a_sweep_are_drawn_as_they_are(tmp_path: Path) -> None:
     assert [s.label for s in report.sheets[0].panels[0].series] == ["site 2", "site 4"]  # the raw input is no layer
     by_epoch = {record.settings["step"]: record for record in monitor.records}
     assert course_report(by_epoch) == course_report([by_epoch]) == report
+    assert course_report(monitor) == course_report([monitor]) == course_report({"training": monitor}) == report
+    assert training_course(monitor) == training_course(monitor.records)
+    assert course_report(monitor, threshold=0.9).arms["training"] == (training_course(monitor, threshold=0.9),)
     schedule = Schedule(epochs=(1, 3), batchnorm=("running",), collapse=True)
     recipes = Recipe(Shape(8, (12, 12), 3), epochs=3, batch_size=20).grid(seed=(0, 1))
     runs = sweep(recipes, Samples.of((x, y)), schedule=schedule, progress=False)
@@ -162,8 +165,16 @@ def test_bad_input_is_answered() -> None:
         course_report([])
     with pytest.raises(InputError, match=r"expected records by their epochs, \{1: record, …\}, got none"):
         course_report({})
-    with pytest.raises(InputError, match=r"expected \{1: record, …\}, records of a Monitor, or a lab\.Run"):
+    with pytest.raises(InputError, match=r"expected \{1: record, …\}, a Monitor or its records, or a lab\.Run"):
         course_report({"a": "b"})
+    unused = ll.Monitor(nn.Sequential(nn.Linear(2, 2)), (torch.zeros(2, 2), torch.tensor([0, 1])))
+    for wrong, came in ((3, "int"), (unused, "Monitor with none or others")):
+        with pytest.raises(InputError, match=f"or its measurements, got {came}"):
+            course_report(wrong)
+    for wrong in (98, -1, "a"):
+        with pytest.raises(InputError, match="threshold: expected a share above 0 and at most 1"):
+            course_report(course(), threshold=wrong)
+    assert course_report(course(), threshold=0.9) == course_report(course())  # a course has its own
     one = replace(course(), mismatch={"train": FALLING})
     with pytest.raises(InputError, match="got the splits train, test and train"):
         course_report([course(), one])

@@ -117,6 +117,18 @@ def test_what_enters_the_first_layer_is_no_layer() -> None:
     assert compare_difficulty({"small": small, "large": large}).sites == ("1", "2")
 
 
+def test_records_made_with_other_settings_are_refused() -> None:
+    for name, a, b in (("reduce", "first", "flatten"), ("batchnorm", "running", "batch")):
+        one, other, same, untold = (record(0.1 * i) for i in (1, 2, 3, 4))
+        one.settings[name], other.settings[name], same.settings[name] = a, b, a
+        words = (
+            f"records: expected the same {name} in all, got '{a}' ('one') and '{b}' ('other'). Probe both with the same"
+        )
+        with pytest.raises(InputError, match=re.escape(f"{words} {name}=… (layerlaw probe --{name} …).")):
+            compare_difficulty({"untold": untold, "one": one, "same": same, "other": other})
+        assert len(compare_difficulty({"one": one, "same": same, "untold": untold}).sets) == 3
+
+
 def test_bars_stand_over_their_ticks_with_their_errors() -> None:
     found = compare_difficulty({"one": record(0.2), "other": record(0.4)})
     first = found.sheet().panels[0]
@@ -126,8 +138,14 @@ def test_bars_stand_over_their_ticks_with_their_errors() -> None:
 
 
 def test_records_that_cannot_be_compared_are_answered() -> None:
-    with pytest.raises(InputError, match="expected those of two or more data sets"):
-        compare_difficulty({"one": record(0.2)})
+    expected = r"expected those of two or more data sets, \{name: record\}, got"
+    for few, came in (
+        ({"one": record(0.2)}, "1 of them"),
+        ([record(0.2)] * 2, r"a list\."),
+        ({record(0.2).name}, "a set"),
+    ):
+        with pytest.raises(InputError, match=f"{expected} {came}"):
+            compare_difficulty(few)
     with pytest.raises(InputError, match=r"expected the sites of 'one' \(a, b\), got a, c of 'other'"):
         compare_difficulty({"one": record(0.2), "other": record(0.2, sites=("a", "c"))})
     empty = record(0.2)

@@ -66,10 +66,44 @@ def test_what_is_said_of_comparisons_that_go_the_wrong_way() -> None:
 def test_an_open_conjecture_says_which_layers_had_no_room_to_fall() -> None:
     rows = tuple((0.3, 0.2, 0.0) for _ in EPOCHS)  # nothing falls, the last layer stands at 0
     open_ = found(check_conjectures(course(rows)), 8)
-    stood = "c stood about at 0 at the threshold already and had no room to fall"
+    stood = "c stood at 0% at the threshold and had no room to fall beyond the noise"
     assert open_.sentence.endswith(f": it does not fall at every layer beyond the noise (not at a, b); {stood}.")
     flat = found(check_conjectures(course(tuple((0.0, 0.0, 0.0) for _ in EPOCHS))), 8)
-    assert "every layer stood about at 0 at the threshold already" in flat.sentence
+    assert flat.sentence.endswith(
+        ": every layer stood at 0% at the threshold and had no room to fall beyond the noise."
+    )
+
+
+def ending(start: int, end: int, n: int) -> ConjectureVerdict:
+    """Conjecture 8 where the last layer goes from so many wrong samples at the threshold to so many at the end."""
+    return found(check_conjectures(course(changed(16, 2, end / n, changed(4, 2, start / n)), n=n)), 8)
+
+
+@pytest.mark.parametrize("n", [1000, 1800, 50_000])
+def test_a_larger_fall_never_makes_conjecture_8_worse(n: int) -> None:
+    """Whether a layer is exempt depends on where it stood at the threshold alone."""
+    assert [ending(7, k, n).holds for k in range(7, -1, -1)] == [None] * 5 + [True] * 3
+    for start in range(40):
+        holds = [ending(start, k, n).holds for k in range(start, -1, -1)]
+        assert holds == sorted(holds, key=bool)
+        exempt = {"had no room" in ending(start, k, n).sentence for k in range(start + 1)}
+        assert exempt == {start <= 2}  # 2 → 0 is inside the noise, 3 → 0 is beyond it
+        assert holds[-1] is True
+
+
+def test_a_conjecture_that_holds_says_which_layers_were_exempt() -> None:
+    stood = "c stood at 0.20% at the threshold and had no room to fall beyond the noise"
+    for end in (2, 1, 0):
+        assert ending(2, end, 1000).sentence.endswith(f": none of 3 comparisons goes the wrong way; {stood}.")
+    assert ending(2, 40, 1000).holds is False  # a rise beyond the noise counts
+    assert "room" not in ending(3, 0, 1000).sentence
+    two = tuple((row[0], 0.001, 0.0) for row in FALLING)
+    both = "b and c stood at 0.10% or less at the threshold and had no room to fall beyond the noise."
+    assert found(check_conjectures(course(two, n=1000)), 8).sentence.endswith(both)
+    svsl = tuple((row[0] / 2, 0.001, 0.0) for row in FALLING)
+    verdict = found(check_conjectures(course(two, n=1000), course(svsl, n=1000)), 11)
+    assert verdict.holds is True
+    assert verdict.sentence.endswith(both.replace("at the threshold", "without SVSL"))
 
 
 def test_records_by_their_epochs_are_checked_as_they_are() -> None:
@@ -218,12 +252,14 @@ def test_records_that_carry_their_step_are_a_course() -> None:
     records = list(history.values())
     assert training_course(records) == training_course(records[::-1]) == training_course(history)
     assert check_conjectures(records) == check_conjectures([records]) == check_conjectures(history)
-    expected = r"expected \{1: record, …\}, records of a Monitor, or a lab\.Run or its measurements, got"
+    expected = r"expected \{1: record, …\}, a Monitor or its records, or a lab\.Run or its measurements, got"
     for wrong, came in ((records[0], "Record"), ([1], "list with none or others"), (None, "NoneType")):
         with pytest.raises(InputError, match=f"{expected} {came}"):
             training_course(wrong)
     with pytest.raises(InputError, match=f"{expected} Record"):
         check_conjectures(records[0])
+    with pytest.raises(InputError, match=f"{expected} int"):
+        check_conjectures(3)
     with pytest.raises(InputError, match=r'its own epoch as settings\["step"\], got 1 twice'):
         training_course(records[:1] * 2)
     with pytest.raises(InputError, match=r"got none\. Give \{1: record, …\} instead"):
@@ -247,3 +283,11 @@ def test_bad_courses_are_answered() -> None:
             check_conjectures(*arguments)
     with pytest.raises(InputError, match="records by their epochs"):
         training_course({})
+
+
+@pytest.mark.parametrize("wrong", [98, -1, 0, "a", True, float("nan"), None])
+def test_a_threshold_is_a_share(wrong: object) -> None:
+    with pytest.raises(InputError, match=r"threshold: expected a share above 0 and at most 1 \(98 % is 0\.98\), got"):
+        training_course(with_raw_input(), threshold=wrong)
+    assert training_course(with_raw_input(), threshold=np.float32(0.98)).interpolation == 4
+    assert training_course(with_raw_input(), threshold=1).interpolation == 8

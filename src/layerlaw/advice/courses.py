@@ -13,12 +13,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from layerlaw.errors import InputError, visible
+from layerlaw.errors import SHARE, InputError, demand, visible
 from layerlaw.files import json_safe, write_json
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Cell, Table
 from layerlaw.sheet import Panel, Series, Sheet, Style, spread_series
 from layerlaw.verdict.conjectures import (
+    INTERPOLATED,
     ConjectureVerdict,
     Course,
     TrainingCourse,
@@ -164,16 +165,20 @@ class CourseReport(Shown):
 
 
 def course_report(
-    courses: Course | Sequence[Course] | Mapping[str, Course | Sequence[Course]], *, plain: str | None = None
+    courses: Course | Sequence[Course] | Mapping[str, Course | Sequence[Course]],
+    *,
+    plain: str | None = None,
+    threshold: float = INTERPOLATED,
 ) -> CourseReport:
     """The course of one training, of several (seeds of one recipe), or of several recipes by name, in pictures and verdicts.
 
-        course_report(monitor.records).page("course.html")
+        course_report(monitor).page("course.html")
         course_report({"plain": runs, "SVSL": others}, plain="plain").page("courses.html")
 
-    A training is whatever `training_course` takes ({epoch: record}, the records of a Monitor, a run of `sweep`), or its
-    result. Conjectures 7 and 8 are checked for each recipe; with `plain`, the name of the one without SVSL, also 11 and 12
-    for every other one, in pairs of trainings.
+    A training is whatever `training_course` takes ({epoch: record}, a Monitor or its records, a run of `sweep`), or its
+    result; `threshold`, the train accuracy at which interpolation begins, is passed on to it (its result has its own).
+    Conjectures 7 and 8 are checked for each recipe; with `plain`, the name of the one without SVSL, also 11 and 12 for every
+    other one, in pairs of trainings.
 
     >>> course = TrainingCourse((1, 2, 3), ("a", "b"), {"train": ((0.6, 0.4), (0.4, 0.2), (0.2, 0.0))},
     ...                         {"train": (0.9, 1.0, 1.0)}, {"train": 1000})
@@ -183,9 +188,10 @@ def course_report(
     >>> [series.label for series in report.sheets[0].panels[0].series], report.sheets[0].panels[0].shaded
     (['a', 'b'], (2.0, 3.0))
     """
+    demand(InputError, "", threshold=(threshold, SHARE))
     named = isinstance(courses, Mapping) and bool(courses) and all(isinstance(name, str) for name in courses)
     given: dict[str, Any] = dict(courses) if named else {ALONE: courses}  # type: ignore[arg-type]
-    arms = {name: tuple(several_courses(some)) for name, some in given.items()}
+    arms = {name: tuple(several_courses(some, threshold)) for name, some in given.items()}
     if plain is not None and (plain not in arms or len(arms) < 2):
         names = ", ".join(map(repr, arms)) if named else "one without a name"
         raise InputError(visible(f"plain: expected one of several named trainings, got {plain!r} of {names}."))

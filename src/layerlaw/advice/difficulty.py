@@ -22,6 +22,7 @@ from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.record import Record, SiteRow
 from layerlaw.sheet import Panel, Series, Sheet, along_sites
+from layerlaw.verdict.checks import check_settings
 from layerlaw.verdict.conjectures import INTERPOLATED
 from layerlaw.wording import joined, percent
 
@@ -134,11 +135,13 @@ class Difficulty(Shown):
 def compare_difficulty(records: Mapping[str, Record]) -> Difficulty:
     """Order data sets by the first-layer mismatch of one architecture, trained on each: records by the data sets' names.
 
-    Every record is that of a trained network on its own training data, with `ncc_mismatch` at the same sites.
+    Each is of a trained network on its training data: `ncc_mismatch` at the same sites, by one `reduce` and `batchnorm`.
     """
     if not isinstance(records, Mapping) or len(records) < 2:
-        raise InputError(f"records: expected those of two or more data sets, {{name: record}}, got {len(records)}.")
+        came = f"{len(records)} of them" if isinstance(records, Mapping) else f"a {type(records).__name__}"
+        raise InputError(f"records: expected those of two or more data sets, {{name: record}}, got {came}.")
     along = {name: _layers(name, record) for name, record in records.items()}
+    check_settings(records)
     sites = {name: tuple(site.name for site in rows) for name, rows in along.items()}
     (first, expected), *others = sites.items()
     cure = "Train the same architecture on each, and probe the same sites"

@@ -1,12 +1,12 @@
 """Demands on a record that a test of a model may make, for continuous integration: each is met or not, in one line.
 
-And whether records were measured on the same data, by the fingerprints that they keep.
+And whether records were measured on the same data, by the fingerprints that they keep, and in the same way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ FINGERPRINTS = {  # and beside them what is the same in every order of the sampl
     "data_fingerprint": "data_samples",
     "test_fingerprint": "test_samples",
 }
+DECISIVE = ("reduce", "batchnorm")  # settings of a probe by which the features of the same site differ
 
 
 @dataclass(frozen=True)
@@ -161,3 +162,15 @@ def _differ(records: Sequence[Record], ordered: str, any_order: str) -> bool:
     known = [record for record in records if record.provenance.get(ordered) is not None]
     samples = {record.provenance.get(any_order) for record in known}
     return len({record.provenance[ordered] for record in known}) > 1 and (None in samples or len(samples) > 1)
+
+
+def check_settings(records: Mapping[str, Record]) -> None:
+    """Raise where the settings say that other features were measured; a record that does not tell one is left out of it."""
+    for setting in DECISIVE:
+        told = {name: found for name, one in records.items() if (found := one.settings.get(setting)) is not None}
+        for name, value in told.items():
+            first, expected = next(iter(told.items()))
+            if value != expected:
+                came = f"{expected!r} ({first!r}) and {value!r} ({name!r})"
+                cure = f"Probe both with the same {setting}=… (layerlaw probe --{setting} …)"
+                raise InputError(f"records: expected the same {setting} in all, got {came}. {cure}.")
