@@ -106,6 +106,29 @@ def test_bad_searches_are_answered() -> None:
         svsl_search(RECIPE, samples(), alphas=(0.0, 1.0))
     with pytest.raises(InputError, match="sites: expected at least two along depth"):
         svsl_search(RECIPE, samples(), sites=("relu1",))
+    with pytest.raises(InputError, match="share: expected a number between 0 and 1, got 0") as refused:
+        svsl_search(RECIPE, samples(), share=0)
+    assert refused.type is InputError
+
+
+@pytest.mark.parametrize("alphas", [1e-5, (1e-5,), (1e-5, 1e-4, 1e-3), ("a", "b"), (1e-4, 1e-5)])
+def test_what_is_no_range_of_alpha_is_refused(alphas: Any) -> None:
+    with pytest.raises(InputError, match=r"alphas: expected a range of positive numbers \(low, high\), got"):
+        svsl_search(RECIPE, samples(), alphas=alphas)
+
+
+def test_what_is_no_recipe_and_no_samples_is_answered_with_what_to_do() -> None:
+    data = samples()
+    swapped, network = (data, RECIPE), torch.nn.Linear(6, 3)
+    cases: list[tuple[tuple[Any, Any], str]] = [
+        (swapped, r"recipe: expected the recipe first and the samples second.*svsl_search\(recipe, samples\)"),
+        ((RECIPE, (data.inputs, data.labels)), r"samples: expected layerlaw\.lab\.Samples, got a tuple.*Samples\.of\("),
+        ((network, data), r"recipe: expected a layerlaw\.lab\.Recipe, got a Linear\..*Architecture, see docs/lab\.md"),
+        (("resnet18", data), r"recipe: expected a layerlaw\.lab\.Recipe, got 'resnet18'.*Recipe\('resnet18', epochs"),
+    ]
+    for given, words in cases:
+        with pytest.raises(InputError, match=words):
+            svsl_search(*given)
 
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

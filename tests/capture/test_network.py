@@ -119,6 +119,10 @@ def test_a_device_that_is_not_there_is_refused_before_the_model_is_moved() -> No
         with pytest.raises(ll.LayerlawError, match=f"device: cannot compute on '{device}'"):
             ll.probe(network, (X, Y), device=device)
     assert device_of(network) == torch.device("cpu")
+    with pytest.raises(ll.LayerlawError, match=r"'cuda:0' that is there\. torch knows no device of this name\.$"):
+        ll.probe(network, (X, Y), device="gpu")
+    with pytest.raises(ll.LayerlawError, match=r"torch says: Cannot copy out of meta tensor; no data\.$"):
+        ll.probe(network, (X, Y), device="meta")
 
 
 def test_a_placed_network_comes_back() -> None:

@@ -49,13 +49,20 @@ def test_the_search_needs_its_extra_and_says_so(tmp_path: Path) -> None:
     assert "reduction: expected" in wrong.stdout + wrong.stderr
 
 
+def test_a_range_of_alpha_goes_upward(tmp_path: Path) -> None:
+    tiny = ("--network", "resnet20", "--per-class", "10", "--size", "12")
+    wrong = layerlaw("svsl-search", *tiny, "--alphas", "2", "1", cwd=tmp_path, code=1)
+    assert "--alphas: expected a range of positive numbers" in wrong.stdout + wrong.stderr
+
+
 def test_the_search_prints_its_sentence_and_leaves_a_file(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     small = ("--network", "resnet20", "--per-class", "10", "--size", "12", "--epochs", "1", "--trials", "1")
-    done = layerlaw("svsl-search", *small, "--batch-size", "30", "--out", "found", cwd=tmp_path)
+    some = ("--batch-size", "30", "--alphas", "1e-3", "2e-3", "--out", "found")
+    done = layerlaw("svsl-search", *small, *some, cwd=tmp_path)
     assert "is the best of 1 trial" in " ".join(done.stdout.split())
     plain = json.loads((tmp_path / "found" / "search.json").read_text())
-    assert plain["trials"][0]["alpha"] > 0
+    assert 1e-3 <= plain["trials"][0]["alpha"] <= 2e-3
     line = plain["loss"]
     assert re.fullmatch(r'll\.SVSL\(model, alpha=\S+, first="[\w.]+", reduction="authors"\)', line)
     assert line in done.stdout.splitlines()  # whole, to be pasted

@@ -193,8 +193,10 @@ def test_samples_that_are_none() -> None:
     for train, test, kind, words in cases:
         with pytest.raises(kind, match=words):
             Samples.of(train, test)
-    with pytest.raises(FeatureError, match=r"share: expected a number between 0 and 1, got 1\.0"):
-        SAMPLES.held_back(1.0)
+    for share in (1.0, 0, "half"):
+        with pytest.raises(InputError, match=f"share: expected a number between 0 and 1, got {share!r}") as refused:
+            SAMPLES.held_back(share)
+        assert refused.type is InputError
     with pytest.raises(LabelError, match=r"class 0: expected enough samples to hold 0\.001 back"):
         SAMPLES.held_back(0.001)
 

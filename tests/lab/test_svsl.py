@@ -433,6 +433,88 @@ def test_copies_of_the_network_are_free_of_hooks_and_removal_is_complete(tmp_pat
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
 
 
+def hooks_of(net: nn.Module) -> int:
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in net.modules())
+
+
+def test_a_name_that_matches_no_module_is_an_error_at_once() -> None:
+    net = network()
+    for sites in (["conv3"], "conv3", ["conv1", "conv3"]):
+        with pytest.raises(CaptureError, match=r"site 'conv3' matches no module of the model\. Nearest names: conv"):
+            ll.SVSL(net, alpha=0.3, sites=sites)
+    assert hooks_of(net) == 0
+    ll.SVSL(net, alpha=0.3, sites=["conv1", "logits"])
+
+
+class Switched(nn.Module):
+    """A layer that is never called, and one that runs without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spare, self.front, self.back = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = self.front(x)
+        return self.fc(self.back(x).relu())
+
+
+@pytest.mark.parametrize("example", [False, True])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"sites": ["spare"]}, "site 'spare' never fires"),
+        ({"first": "nowhere"}, "first: expected one of the sites"),
+        ({"sites": ["front"]}, "Site 'front' carries no gradient"),
+    ],
+)
+def test_a_loss_that_fails_leaves_no_hook_though_its_traceback_lives(how: dict, words: str, example: bool) -> None:
+    net, x, y = Switched(), torch.randn(12, 6), torch.arange(12) % 4
+    made: list[ll.SVSL] = []  # alive, as by the traceback that a notebook keeps
+
+    def use() -> None:
+        made.append(ll.SVSL(net, alpha=0.3, example=x if example else None, **how))
+        net(x)
+
+    with pytest.raises((CaptureError, InputError), match=words) as kept:
+        use()
+    assert hooks_of(net) == 0
+    for loss in made:
+        with pytest.raises(InputError, match=r"whose hooks are removed .*first forward failed.*Make a new one"):
+            loss(net(x), y)
+    mended = ll.SVSL(net, alpha=0.3, sites=["back"])
+    assert mended(net(x), y).item() > F.cross_entropy(net(x), y).item()
+    assert kept.traceback
+
+
+def test_the_raw_input_is_not_listed() -> None:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)) for _ in range(4)]
+    net = nn.Sequential(*(Residual(block) for block in blocks), nn.Linear(6, 4))
+    x = torch.randn(12, 6)
+    loss = ll.SVSL(net, alpha=0.3, sites="blocks")
+    net(x)
+    assert loss.sites[0] == "input"
+    assert repr(loss).endswith("sites=['0', '1', '2', '3', 'logits'])")
+    with pytest.raises(InputError, match="first: expected one of the sites 0, 1, 2, 3, logits, got 'nowhere'"):
+        ll.SVSL(net, alpha=0.3, sites="blocks", first="nowhere", example=x)
+    criterion = variability.VariabilityCriterion(variability.PenaltySettings(1.0, first="nowhere"))
+    with pytest.raises(InputError, match="first: expected one of the sites b, got 'nowhere'"):
+        criterion.pulled({"input": x, "b": x.clone().requires_grad_()})
+
+
+class Residual(nn.Module):
+    """x + f(x)."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x)
+
+
 def test_moving_means_and_steps_go_on_from_a_saved_state(tmp_path: Path) -> None:
     net, (x, y) = network(), batch()
     how = {"alpha": 0.3, "sites": list(NAMES), "means": "moving", "start": 1}
@@ -529,7 +611,10 @@ def test_bad_batches_are_answered() -> None:
     with pytest.raises(InputError, match="expected one forward of the model for one loss, got no forward"):
         loss(torch.randn(12, 4), y)
     net(x)
-    with pytest.raises(InputError, match="got 2 forwards: call the loss after every forward"):
+    with pytest.raises(
+        InputError,
+        match=r"got 2 forwards: run validation under torch\.no_grad\(\); in training call the loss after every",
+    ):
         loss(net(x), y)
     with pytest.raises(LabelError, match="got NoneType: SVSL needs them"):
         loss(net(x), None)

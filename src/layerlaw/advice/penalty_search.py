@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Capture
 from layerlaw.capture.plan import Site
-from layerlaw.errors import InputError, LayerlawError, check_whole, needed
+from layerlaw.errors import Demand, InputError, LayerlawError, check_whole, demand, needed, shown
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
 from layerlaw.lab.losses import CrossEntropy, Loss, plan_sites
 from layerlaw.lab.variability import Reduction, VariabilityCrossEntropy, with_logits
@@ -110,9 +110,9 @@ def svsl_search(
     `folder` an interrupted search goes on where it was.
     """
     check_whole(1, trials=trials, workers=workers)
+    _check_given(recipe, samples)
+    demand(alphas=(alphas, Demand("a range of positive numbers (low, high)", _is_range)))
     low, high = alphas
-    if not 0 < low < high < math.inf:
-        raise InputError(f"alphas: expected a range of positive numbers, got {alphas}.")
     where = sites if isinstance(sites, str) else tuple(sites)
     names = _first_sites(recipe, samples, where)
     optuna: Any = needed("optuna", "search", "searching α")
@@ -150,6 +150,26 @@ def svsl_search(
         raise LayerlawError(f"search: all {trials} trials diverged. Use a lower learning rate, or smaller alphas.")
     best = max(known, key=lambda trial: trial.accuracy or 0.0)
     return PenaltySearch(best.alpha, best.first, reduction, tuple(found), plain, len(split.test_labels), where)
+
+
+def _is_range(pair: Any) -> bool:
+    low, high = pair
+    return bool(0 < low < high < math.inf)
+
+
+def _check_given(recipe: Any, samples: Any) -> None:
+    """Raise unless these are a recipe and samples."""
+    if isinstance(recipe, Samples) and isinstance(samples, Recipe):
+        cure = "Write svsl_search(recipe, samples)"
+        raise InputError(f"recipe: expected the recipe first and the samples second, got them swapped. {cure}.")
+    if not isinstance(recipe, Recipe):
+        came = f"a {type(recipe).__name__}" if isinstance(recipe, nn.Module) else shown(recipe)
+        own = "a network of your own is described by a subclass of layerlaw.lab.Architecture, see docs/lab.md"
+        cure = f"Every trial trains from the start: write Recipe('resnet18', epochs=…); {own}"
+        raise InputError(f"recipe: expected a layerlaw.lab.Recipe, got {came}. {cure}.")
+    if not isinstance(samples, Samples):
+        cure = "Make them with layerlaw.lab.Samples.of((inputs, labels))"
+        raise InputError(f"samples: expected layerlaw.lab.Samples, got a {type(samples).__name__}. {cure}.")
 
 
 def _first_sites(recipe: Recipe, samples: Samples, where: str | tuple[str, ...]) -> list[str]:

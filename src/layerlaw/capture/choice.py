@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from layerlaw.capture.modules import matching
+from layerlaw.capture.modules import matching, modules_of
+from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Site
 from layerlaw.errors import CaptureError
 
@@ -37,6 +38,15 @@ def _chosen_by(predicate: Callable[[str, nn.Module], Any], modules: Mapping[str,
         raise CaptureError(
             f"sites: expected a function (name, module) → bool, got one that fails with {came}."
         ) from error
+
+
+def check_sites(model: nn.Module, choice: Any) -> None:
+    """Raise where a choice of sites means no module of the model: before the training, not in it."""
+    modules = modules_of(network_of(model))
+    for item in choice if isinstance(choice, (list, tuple)) else [choice]:
+        known = isinstance(item, str) and item in (*RULES, "input", "output", "logits")
+        if not known and not any(chosen_by(modules, item)):
+            raise CaptureError(f"sites: expected a choice that matches a module of the model, {item!r} matches none.")
 
 
 def without_ends(choice: Any, modules: Container[str]) -> tuple[Any, list[str]]:

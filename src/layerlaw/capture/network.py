@@ -76,6 +76,12 @@ def has_batchnorm(network: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) for module in walk(network))
 
 
+def said_of_device(error: Exception) -> str:
+    """Why torch does not take a device, without the dot at the end; of a kind it does not know it lists twenty others."""
+    said = str(error).strip().partition("\n")[0].split(". ")[0].rstrip(".!")
+    return "torch knows no device of this name" if said.startswith("Expected one of") else f"torch says: {said}"
+
+
 @contextmanager
 def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[torch.device | None]:
     """The network on a device (`None`: where it is), and afterwards back where it was; gives the device."""
@@ -88,9 +94,10 @@ def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[to
             there = torch.device(device)
             torch.zeros(1, device=there).cpu()  # is there such a device, and does it hold numbers?
         except (RuntimeError, AssertionError, TypeError, ValueError, OverflowError) as error:
-            why = str(error).splitlines()[0].split(". ")[0][:160]
             expected = "expected one such as 'cpu' or 'cuda:0' that is there"
-            raise InputError(f"device: cannot compute on {str(device)!r}: {expected}, got {why}.") from None
+            raise InputError(
+                f"device: cannot compute on {str(device)!r}: {expected}. {said_of_device(error)}."
+            ) from None
         try:
             network.to(there)
             yield there

@@ -29,6 +29,7 @@ from layerlaw.advice.choosing import RATES, RECIPE, SHAPES, pictures
 from layerlaw.advice.difficulty import MISMATCH
 from layerlaw.advice.exit_report import PASS_TEST
 from layerlaw.advice.imbalance import measured_classifier
+from layerlaw.advice.penalty_search import ALPHAS
 from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, in_options, save_figure, saved
 from layerlaw.cli.class_choice import CLASSES, ClassMap, load_chosen, misnumbered
 from layerlaw.cli.inputs import (
@@ -228,6 +229,7 @@ def svsl_search(
     reduction: Annotated[str, Option(help="authors (summed over the batch) or paper (averaged).")] = "authors",
     sites: Annotated[str, Option(help="Sites of the penalty: auto, blocks, layers, or names with commas.")] = "auto",
     workers: Annotated[int, Option(help="Trials trained at a time, each by a process of its own.")] = 1,
+    alphas: Annotated[tuple[float, float], Option(help="Range of α: the lowest and the highest.")] = ALPHAS,
 ) -> None:
     """How strong should SVSL be, and from which layer on? Searched with Optuna on images held back from training.
 
@@ -238,7 +240,7 @@ def svsl_search(
     folder = None if options.out is None else options.out / "search"
     chosen: Any = tuple(sites.split(",")) if "," in sites else sites
     how: dict[str, Any] = {"reduction": reduction, "sites": chosen, "trials": trials, "share": options.validation}
-    how["workers"] = workers
+    how |= {"workers": workers, "alphas": alphas}
     found = search_penalty(options.recipe(), options.samples(), folder=folder, device=options.device, **how)
     screen, plain = console(options.as_json), found.to_dict()
     rows = [["α", "first site", "validation accuracy"], ["0", "–", percent(found.plain, 2)]]

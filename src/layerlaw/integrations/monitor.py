@@ -15,11 +15,9 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 
-from layerlaw.capture.choice import RULES, chosen_by
-from layerlaw.capture.modules import modules_of
-from layerlaw.capture.network import network_of
+from layerlaw.capture.choice import check_sites
 from layerlaw.data import Text
-from layerlaw.errors import CaptureError, InputError, LayerlawError, check_choice, check_seed, check_whole, shown
+from layerlaw.errors import InputError, LayerlawError, check_choice, check_seed, check_whole, shown
 from layerlaw.files import made_folder
 from layerlaw.integrations import undisturbed
 from layerlaw.integrations.run_folder import is_like, records_in
@@ -374,15 +372,6 @@ def check_options(given: Mapping[str, Any], *, text: bool, caller: type) -> None
             near = near or [one for one in sorted(known | own) if one.startswith(name)]
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise TypeError(f"{caller.__name__}() got an unexpected keyword argument '{name}'.{hint}")
-
-
-def check_sites(model: nn.Module, choice: Any) -> None:
-    """Raise where a choice of sites means no module of the model: before the training, not in it."""
-    modules = modules_of(network_of(model))
-    for item in choice if isinstance(choice, (list, tuple)) else [choice]:
-        known = isinstance(item, str) and item in (*RULES, "input", "output", "logits")
-        if not known and not any(chosen_by(modules, item)):
-            raise CaptureError(f"sites: expected a choice that matches a module of the model, {item!r} matches none.")
 
 
 def is_text(data: Any) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -99,6 +102,39 @@ def plan_sites(network: nn.Module, batch: Batch, choice: SiteChoice, reduce: Red
     """Where a loss looks into the network, by a dry run that leaves network and random numbers as they were."""
     with Randomness(), probing_state(network, "running"):
         return find_sites(network, batch, choice=choice, reduce=reduce)
+
+
+def not_left_out(name: str, named: bool) -> str:
+    """Why a site without a gradient, in no_grad mode, may not just be left out; empty where it may.
+
+    Functions that compute a part of the model once more during backward (reentrant checkpointing) run it in this mode too:
+    what a rule finds there does learn, and to leave it out would be silent. Such a function is on the stack.
+    """
+    frame = None if torch.compiler.is_compiling() else sys._getframe()
+    while frame is not None:
+        code, frame = frame.f_code, frame.f_back
+        if code.co_name == "forward" and code.co_varnames[:1] == ("ctx",):  # of a torch.autograd.Function
+            why = "it runs in no_grad mode and is computed once more during backward, as by reentrant checkpointing"
+            cure = "Use torch.utils.checkpoint with use_reentrant=False, or sites outside of what is recomputed"
+            return f"Site '{name}' carries no gradient: {why}. {cure}."
+    if named:
+        cure = "Choose sites behind it, or a rule such as sites='auto', which leaves it out"
+        return f"Site '{name}' carries no gradient: the model runs it in no_grad mode. {cure}."
+    return ""
+
+
+def leaves_behind(starts: Collection[Any], goals: Collection[Any] = ()) -> set[Any] | None:
+    """What the graph of autograd behind some nodes ends in: tensors, or nodes that lead nowhere; `None`: it meets a goal."""
+    seen, ahead, leaves = set(starts), deque(starts), set()
+    while ahead:
+        node = ahead.popleft()  # breadth first: what is looked for is near
+        if node in goals:
+            return None
+        behind = {one for one, _ in node.next_functions if one is not None}
+        leaves |= set() if behind else {getattr(node, "variable", node)}
+        ahead += behind - seen
+        seen |= behind
+    return leaves
 
 
 @dataclass(frozen=True)

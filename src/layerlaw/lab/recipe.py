@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from layerlaw.errors import InputError, check_choice, check_seed, check_whole
+from layerlaw.errors import InputError, check_choice, check_seed, check_whole, shown
 from layerlaw.lab.losses import CrossEntropy, Loss
 from layerlaw.lab.networks import Architecture, Precision
 from layerlaw.lab.networks.feed_forward import Shape
@@ -56,9 +56,14 @@ class Recipe:
             object.__setattr__(self, "network", Architecture.named(self.network))
         if isinstance(self.loss, str):
             object.__setattr__(self, "loss", Loss.of_kind(self.loss)())
-        for name, base, such in (("network", Architecture, "Shape.even(8)"), ("loss", Loss, "CrossEntropy()")):
+        for name, base, such in (
+            ("network", Architecture, "Shape.even(8), or a name such as 'resnet18'"),
+            ("loss", Loss, "CrossEntropy()"),
+        ):
             if not isinstance(value := getattr(self, name), base):
-                raise InputError(f"{name}: expected a description such as {such}, got {value!r}.")
+                came = f"a {type(value).__name__}" if isinstance(value, nn.Module) else shown(value)
+                cure = f"One of your own is a subclass of layerlaw.lab.{base.__name__} with build(); see docs/lab.md"
+                raise InputError(f"{name}: expected a description such as {such}, got {came}. {cure}.")
         check_choice("optimizer", self.optimizer, get_args(Optimizer))
         check_choice("precision", self.precision, (*get_args(Precision), None))
         check_whole(1, epochs=self.epochs, batch_size=self.batch_size)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerlaw.errors import FeatureError, LabelError, check_whole
+from layerlaw.errors import Demand, FeatureError, LabelError, check_whole, demand
 from layerlaw.files import sha256
 from layerlaw.stats.labels import check_counts, checked_labels, one_hot
 from layerlaw.stats.precision import native
@@ -83,8 +83,7 @@ class Samples:
 
     def held_back(self, share: float = 0.2, seed: int = 0) -> Samples:
         """Split the training samples: a share of every class becomes the held-out part, the test samples are dropped."""
-        if not 0 < share < 1:
-            raise FeatureError(f"share: expected a number between 0 and 1, got {share}.")
+        demand(share=(share, Demand("a number between 0 and 1", lambda value: 0 < value < 1)))
         generator = torch.Generator().manual_seed(seed)
         kept = torch.ones(len(self.labels), dtype=torch.bool)
         for k in range(self.classes):

@@ -7,8 +7,8 @@ import inspect
 import sys
 import warnings
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from layerlaw.capture.batches import Batch, Batches
-from layerlaw.capture.choice import RULES
+from layerlaw.capture.choice import RULES, check_sites
 from layerlaw.capture.hooks import Capture
 from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
 from layerlaw.capture.network import COMPILERS, Randomness, device_of, network_of, probing_state
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import CaptureError, InputError, LabelError
-from layerlaw.lab.losses import plan_sites
+from layerlaw.lab.losses import leaves_behind, not_left_out, plan_sites
 from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, check_batch, with_logits
 from layerlaw.stats import ClassSums, checked_labels
 from layerlaw.stats.ranks import all_reduce
@@ -84,6 +84,7 @@ class SVSL(nn.Module):
         self._network = weakref.ref(network := network_of(model))  # not registered: its parameters are not the loss's
         if not isinstance(sites, str) and isinstance(sites, (list, tuple)) and not sites:
             raise InputError("sites: expected a rule or names of modules, got an empty list.")
+        check_sites(network, sites)
         _check_known(how)
         self.criterion = VariabilityCriterion(
             PenaltySettings(alpha, **how), named=not (isinstance(sites, str) and sites in RULES), base=base
@@ -115,13 +116,18 @@ class SVSL(nn.Module):
         return [] if self._capture is None else [site.name for site in self._plan.along_depth]
 
     @property
+    def _listed(self) -> list[str]:
+        """The sites without the one that is the raw input, which nothing can pull."""
+        return [site.name for site in self._plan.along_depth if site.type != "input"]
+
+    @property
     def alpha(self) -> float:
         """α, as it is now."""
         alpha = self.criterion.alpha
         return alpha.item() if isinstance(alpha, Tensor) else alpha
 
     def __repr__(self) -> str:
-        where = self.sites or self._choice  # before the first forward as they were chosen
+        where = self._listed if self._capture is not None else self._choice  # before the first forward as chosen
         return f"SVSL(alpha={self.alpha:g}, reduction={self.criterion.how.reduction!r}, sites={where!r})"
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -142,10 +148,17 @@ class SVSL(nn.Module):
 
     def _features(self, found: dict[str, Tensor], forwards: int, logits: Tensor, samples: int) -> dict[str, Tensor]:
         """What the last forward left, as rows (n, d) along depth, the logits among them."""
+        if not self._handles:
+            why = "by loss.remove(), or because its first forward failed"
+            raise InputError(
+                f"expected hooks on the model, got a loss whose hooks are removed ({why}). Make a new one."
+            )
         compiled = COMPILERS[0] in sys.modules
         unseen = compiled and forwards == 1 and bool(self._names) and not any(self._calls.values())
         if forwards != 1 or unseen or self._capture is None:
             cure = "call the loss after every forward, or loss.reset() after one that needs no loss"
+            if forwards > 1:
+                cure = f"run validation under torch.no_grad(); in training {cure}"
             came = f"{forwards} forwards" if forwards > 1 else "no forward since the last loss"
             came = "one of which no module was seen" if unseen else came
             if compiled and forwards < 2:
@@ -172,10 +185,10 @@ class SVSL(nn.Module):
         if end is None or self._told or any(end is node for node in reversed(nodes)):
             return
         known = {node for node in nodes if node is not None}
-        leaves = _leaves([end], known) if known else None
+        leaves = leaves_behind([end], known) if known else None
         if not leaves or not all(isinstance(leaf, nn.Parameter) for leaf in leaves):
             return
-        if (own := _leaves(known)) and leaves >= own:
+        if (own := leaves_behind(known)) and leaves >= own:
             cure = "Call the loss with what the last forward gave"
             raise InputError(
                 f"logits: expected those of the model's last forward, got those of an earlier one. {cure}."
@@ -199,9 +212,9 @@ class SVSL(nn.Module):
         return begun
 
     def remove(self) -> None:
-        """Take the hooks off the model."""
-        for handle in self._handles:
-            handle.remove()
+        """Take the hooks off the model; the loss cannot be used afterwards."""
+        while self._handles:
+            self._handles.pop().remove()
 
     def measure_means(self, data: Any, *, batch_size: int | None = None) -> None:
         """For means="whole": class means of all sites over data as for `probe`, in eval mode."""
@@ -241,7 +254,14 @@ class SVSL(nn.Module):
         return network
 
     def _prepare(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The dry run, and hooks at the sites."""
+        """The dry run, and hooks at the sites; where it fails, no hook stays: a traceback may keep the loss alive."""
+        try:
+            self._hook_sites(network, args, kwargs)
+        except Exception:
+            self.remove()
+            raise
+
+    def _hook_sites(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first = main_input(args, kwargs)
         if first is None:
             raise CaptureError(
@@ -253,7 +273,7 @@ class SVSL(nn.Module):
         sites = [site for site in self._plan.along_depth if site.at != "logits"]  # the loss is given those
         names = [site.name for site in self._plan.along_depth]
         if (start := self.criterion.how.first) is not None and start not in names:
-            raise InputError(f"first: expected one of the sites {', '.join(names)}, got {start!r}.")
+            raise InputError(f"first: expected one of the sites {', '.join(self._listed)}, got {start!r}.")
         self._check_means()
         how: dict[str, Any] = {"reduce": self._reduce, "any_order": self.criterion.any_order}
         self._capture = Capture(network, self._plan, sites, consume=_nothing, **how)
@@ -308,10 +328,12 @@ class SVSL(nn.Module):
                 self._finish(module)
 
     def _keep(self, site: Site, tensor: Tensor | None) -> None:
+        wrong = "" if torch.is_grad_enabled() else not_left_out(site.name, self.criterion.named)
         if tensor is None:
-            raise CaptureError(f"site '{site.name}': expected a floating-point tensor as in the dry run, got none.")
-        if not torch.is_grad_enabled():
-            _check_left_out(site.name, self.criterion.named)
+            wrong = f"site '{site.name}': expected a floating-point tensor as in the dry run, got none."
+        if wrong or tensor is None:
+            self.remove()
+            raise CaptureError(wrong)
         self._found[site.name] = tensor.clone()  # an in-place layer behind it may change the tensor itself
         if not torch.compiler.is_compiling():  # what is traced has no graph yet
             self._nodes.append(tensor.grad_fn)
@@ -328,38 +350,6 @@ class SVSL(nn.Module):
         self._running = False
         # In eval mode a forward may be for its own sake: the last one counts.
         self._forwards = self._forwards + 1 if network.training else 1
-
-
-def _check_left_out(name: str, named: bool) -> None:
-    """Raise where a site without a gradient, in no_grad mode, may not just be left out.
-
-    Functions that compute a part of the model once more during backward (reentrant checkpointing) run it in this mode too:
-    what a rule finds there does learn, and to leave it out would be silent. Such a function is on the stack.
-    """
-    frame = None if torch.compiler.is_compiling() else sys._getframe()
-    while frame is not None:
-        code, frame = frame.f_code, frame.f_back
-        if code.co_name == "forward" and code.co_varnames[:1] == ("ctx",):  # of a torch.autograd.Function
-            why = "it runs in no_grad mode and is computed once more during backward, as by reentrant checkpointing"
-            cure = "Use torch.utils.checkpoint with use_reentrant=False, or sites outside of what is recomputed"
-            raise CaptureError(f"Site '{name}' carries no gradient: {why}. {cure}.")
-    if named:
-        cure = "Choose sites behind it, or a rule such as sites='auto', which leaves it out"
-        raise CaptureError(f"Site '{name}' carries no gradient: the model runs it in no_grad mode. {cure}.")
-
-
-def _leaves(starts: Collection[Any], goals: Collection[Any] = ()) -> set[Any] | None:
-    """What the graph of autograd behind some nodes ends in: tensors, or nodes that lead nowhere; `None`: it meets a goal."""
-    seen, ahead, leaves = set(starts), deque(starts), set()
-    while ahead:
-        node = ahead.popleft()  # breadth first: what is looked for is near
-        if node in goals:
-            return None
-        behind = {one for one, _ in node.next_functions if one is not None}
-        leaves |= set() if behind else {getattr(node, "variable", node)}
-        ahead += behind - seen
-        seen |= behind
-    return leaves
 
 
 @contextmanager

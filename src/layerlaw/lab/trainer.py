@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import said_of_device
 from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import InputError
@@ -257,8 +258,8 @@ def check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         kinds = [kind for kind in ("cuda", "mps", "xpu") if torch.get_device_module(kind).is_available()]
-        known, said = ", ".join(["cpu", *kinds]), str(error).splitlines()[0]
-        raise InputError(f"device: expected one that torch can use here ({known}), got {device!r}: {said}") from None
+        known, said = ", ".join(["cpu", *kinds]), said_of_device(error)
+        raise InputError(f"device: expected one that torch can use here ({known}), got {device!r}. {said}.") from None
 
 
 @contextmanager

@@ -215,7 +215,8 @@ class VariabilityCriterion(nn.Module):
         """The features from the first site on that carry a gradient; a named site without one is an error."""
         names = list(features)
         if self.how.first is not None and self.how.first not in names:
-            raise InputError(f"first: expected one of the sites {', '.join(names)}, got {self.how.first!r}.")
+            learn = [name for name in names if features[name].requires_grad] or names
+            raise InputError(f"first: expected one of the sites {', '.join(learn)}, got {self.how.first!r}.")
         names = names[names.index(self.how.first) if self.how.first is not None else 0 :]
         fixed = [name for name in names if not features[name].requires_grad]
         if fixed and (self.named or len(fixed) == len(names)):
