@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -178,10 +179,14 @@ if __name__ == "__main__":
     parser.add_argument("--course", action="store_true", help="the whole training of CIFAR-10 and of 28×28 images")
     parser.add_argument("--epochs", type=int, default=4, help="of a course, timed")
     parser.add_argument("--images", type=int, help="of a course", default=0)
+    parser.add_argument(
+        "--data", default="cifar10,mnist", help="of courses: cifar10 has the 7×7 stem, mnist 28×28 images"
+    )
+    parser.add_argument("--precisions", default="tf32,bf16", help="of courses on CUDA")
     given = parser.parse_args()
     if given.course:
-        precision = None if given.device == "cpu" else "bf16"
-        for data, how in (("cifar10", None), ("cifar10", precision), ("mnist", None), ("mnist", precision)):
+        ways = [None] if given.device == "cpu" else [None if p == "tf32" else p for p in given.precisions.split(",")]
+        for data, how in product(given.data.split(","), ways):
             print(json.dumps(course(data, given.epochs, given.device, given.images, how)), flush=True)
     else:
         about = (given.network, given.size, given.batch, given.rounds, given.device)

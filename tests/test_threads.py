@@ -16,7 +16,7 @@ import layerlaw as ll
 from layerlaw.capture.network import Randomness, probing_state
 from layerlaw.errors import BusyError
 from layerlaw.stats.precision import _switches, full_precision
-from layerlaw.threads import Counted, claimed
+from layerlaw.threads import Counted, claimed, one_thread
 
 LABELS = torch.arange(60) % 3
 IMAGES = torch.randn(60, 8, generator=torch.Generator().manual_seed(0)) + 2 * nn.functional.one_hot(LABELS, 8)
@@ -218,3 +218,15 @@ def test_a_counted_context_that_cannot_be_entered_counts_nobody() -> None:
     with switch:
         assert switch.users == 1
     assert switch.users == 0
+
+
+def test_the_number_of_cores_is_what_it_was_after_small_matrices() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError), one_thread():
+            assert torch.get_num_threads() == 1
+            raise ValueError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

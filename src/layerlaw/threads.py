@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
 from layerlaw.errors import BusyError, check_choice
@@ -53,6 +54,17 @@ class Counted:
             if self.users == 0 and self._entered is not None:
                 entered, self._entered = self._entered, None
                 entered.__exit__(None, None, None)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Operations of the calling thread on one core: on small matrices, waking the others costs more than they bring."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 _free = threading.Condition()

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from layerlaw.measures import class_distance_variance
+from layerlaw.threads import one_thread
 
 
 def directly(points: np.ndarray, variances: np.ndarray) -> float:
@@ -58,9 +59,10 @@ def test_coinciding_centers_give_infinity() -> None:
 def test_a_thousand_classes_take_less_than_two_seconds() -> None:
     for points in (clusters(1, 1000, 999, 0.0, 1.0), clusters(10, 100, 999, 1.0, 1e-4)):
         variances = torch.ones(1000, dtype=torch.float64)
-        started = time.process_time()
-        found = cdnv_of(points, variances)
-        assert time.process_time() - started < 2
+        with one_thread():  # several count the time that they wait for each other
+            started = time.process_time()
+            found = cdnv_of(points, variances)
+            assert time.process_time() - started < 2
         some = torch.randperm(1000, generator=torch.Generator().manual_seed(2))[:30]
         assert bool(found.isfinite())
         assert float(cdnv_of(points[some], variances[some])) == pytest.approx(

@@ -133,13 +133,16 @@ class Replays:
     def _recorded(self, batch: Batch, collect: Collect) -> Recording | None:
         """A recording that gives what the forward gives; `None` where there can be none."""
         try:
-            (known, self._known), recording = (self._known, None), Recording(batch, collect)
-            if known is not None:
-                return recording if torch.equal(recording.replay(known[0]), known[1]) else None
-            output, (eager, _) = recording.replay(batch), collect(batch)
-            return recording if isinstance(eager, Tensor) and torch.equal(output, eager) else None
+            recording = Recording(batch, collect)
+            if self._known is None:
+                given, eager = batch, collect(batch)[0]
+            else:
+                given, eager = self._known
+            return recording if isinstance(eager, Tensor) and torch.equal(recording.replay(given), eager) else None
         except Exception:  # of the model, of the recording, or of memory: the forward as it is will tell
             return None
+        finally:
+            self._known = None
 
 
 def repeats(network: nn.Module) -> bool:

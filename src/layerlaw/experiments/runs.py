@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import geometric_mean
 from typing import Any, TypedDict, TypeVar, Unpack
 
-import torch
 from torch import Tensor
 
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, law_along, mean_of, minus, of_laws, over, power, row
@@ -21,11 +19,13 @@ from layerlaw.law import LawFit
 from layerlaw.outcome import Row, Table
 from layerlaw.probing import probe
 from layerlaw.record import Record
+from layerlaw.threads import one_thread
 
 LAW = (
     *("holds", "pearson", "rho", "evenness", "trend", "below-chance", "equal-steps"),
     *("holds-shuffled", "holds-balanced", "holds-eval", "holds-full", "pearson-eval", "rho-eval", "evenness-eval"),
 )
+
 MODES: tuple[BatchNormMode, ...] = ("batch", "running")
 MODE_NAMES: dict[BatchNormMode, str] = {  # in rows and tables
     "batch": "train", "shuffled": "shuffled", "balanced": "balanced", "running": "eval", "whole": "full"
@@ -283,7 +283,7 @@ def record_of(
     pair = (data.inputs, data.labels) if isinstance(data, Samples) else data
     errors: Any = "jackknife" if jackknife else False
     how: dict[str, Any] = {"batchnorm": batchnorm, "batch_size": CHUNK, "uncertainty": errors}
-    with _one_thread():
+    with one_thread():
         return probe(run.network(), pair, test=test, sites=sites, device=device, progress=False, **how)
 
 
@@ -297,14 +297,3 @@ def corrected_half_life(run: Run, data: Samples) -> float | None:
     sites = record_of(run, data, jackknife=True).sites
     law = law_along([site.values.get("separation_corrected") for site in sites if site.in_fit])
     return law.half_life if law else None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small matrices: a second thread costs more than it brings."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

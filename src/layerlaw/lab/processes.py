@@ -13,9 +13,9 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from layerlaw.lab.jobs import Checkpoint, Job, run
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.progress import Counter
+from layerlaw.threads import one_thread
 
 _PROGRAM = "from layerlaw.lab.processes import serve; serve()"
 AT_ONCE = 8  # fleets on a GPU
@@ -142,16 +143,9 @@ def _stream(device: str, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(torch.device(device))  # type: ignore[no-untyped-call]
 
 
-@contextmanager
-def _threads(job: Job) -> Iterator[None]:
-    """One for a fleet on a CPU: on small matrices a second thread costs more than it brings."""
-    threads = torch.get_num_threads()
-    if job.is_fleet and torch.device(job.device).type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+def _threads(job: Job) -> AbstractContextManager[None]:
+    """One for a fleet on a CPU, whose matrices are small."""
+    return one_thread() if job.is_fleet and torch.device(job.device).type == "cpu" else nullcontext()
 
 
 def _where(job: Job, epoch: int, loss: float) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Container, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from layerlaw.measures.site import Needs, SiteStatistics
 from layerlaw.stats import Scatter
 from layerlaw.stats.around import Around
 from layerlaw.stats.scatter import NearestCenter
+from layerlaw.threads import one_thread
 
 SiteColumns = tuple[Columns, dict[str, list[float | None]]]
 """Numbers of one site and one split, and the numbers per class; `None` where a number does not exist."""
@@ -130,11 +132,12 @@ def columns_of(measurements: Sequence[Unread]) -> list[list[SiteColumns]]:
 def _computed(site: SiteStatistics, needs: Container[Needs], columns: Sequence[Column]) -> list[SiteColumns]:
     """Every number that these needs allow, of each entry of the leading dimension."""
     chosen = [column for column in columns if column.needs in needs]
-    if all(id(column) in OURS for column in chosen):
-        site = site.brought()
+    here = site.brought() if all(id(column) in OURS for column in chosen) else site
+    few, site = here is not site, here  # classes, on the CPU
     S, K = len(site.centers.rank), site.K
-    whole = {c.name: c.compute(site) for c in chosen if c.compute is not None}
-    classwise = {c.name: c.by_class(site) for c in chosen if c.by_class is not None}
+    with one_thread() if few else nullcontext():
+        whole = {c.name: c.compute(site) for c in chosen if c.compute is not None}
+        classwise = {c.name: c.by_class(site) for c in chosen if c.by_class is not None}
     nothing = torch.full((S, K), math.nan, dtype=torch.float64, device=site.centers.rank.device)
     parts = [torch.stack([_shaped(value, nothing[:, 0]) for value in whole.values()], -1)] if whole else []
     parts += [_shaped(value, nothing) for value in classwise.values()]
