@@ -9,7 +9,7 @@ import torch
 
 import layerlaw as ll
 import oracle
-from layerlaw.measures import measure, site
+from layerlaw.measures import measure, site, unread
 from layerlaw.measures.columns import Column, describe, registered
 from layerlaw.measures.site import number
 from layerlaw.measures.unread import all_columns, site_columns
@@ -169,6 +169,30 @@ def test_columns_of_many_sites_are_those_of_each_alone() -> None:
     assert together[1][0]["separation"] is None
     assert "nc3" in together[2][0]
     assert "nc3" not in together[0][0]
+
+
+def test_sites_of_all_widths_are_brought_to_the_cpu_as_one(monkeypatch) -> None:
+    x, y = oracle.blobs([40, 30, 20], 7)
+    layers = [torch.nn.Linear(7, 9), torch.nn.ReLU(), torch.nn.Linear(9, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)]
+    model, how = torch.nn.Sequential(*layers).double().eval(), {"uncertainty": False, "progress": False}
+    plain = ll.probe(model, (x, y), **how)
+    together, computed = [], unread._computed
+
+    def counted(site, *how):
+        together.append(len(site.centers.rank))
+        return computed(site, *how)
+
+    monkeypatch.setattr(site, "APART", {"cpu"})
+    monkeypatch.setattr(unread, "_computed", counted)
+    found = ll.probe(model, (x, y), **how)
+    assert max(together) >= 3  # the sites of 7, 9 and 5 features; what reads a classifier has its rows, and is apart
+    for row, expected in zip(found.sites, plain.sites, strict=True):
+        assert list(row.values) == list(expected.values)
+        for a, b in zip(row.values.values(), expected.values.values(), strict=True):
+            assert a == b or a == pytest.approx(b, rel=1e-12, abs=1e-14)
+        assert row.by_class.keys() == expected.by_class.keys()
+        for name, each in expected.by_class.items():
+            assert row.by_class[name] == pytest.approx(each, rel=1e-12, abs=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -26,7 +26,7 @@ Collect = Callable[[Batch], tuple[Any, Features]]
 
 RECORDED = {"cuda"}  # the kinds of devices where forwards are
 FEW = 12  # batches, which do not pay for the recording
-WARM = 2  # batches of one shape before it: kernels are chosen and memory is taken in them
+WARM = 1  # batches of one shape before it: kernels are chosen and memory is taken in them
 INPUTS = 2**24  # bytes of the inputs of a batch: larger ones keep a GPU busy
 FEATURES = 2**29  # bytes of the features of all sites in a batch, which are held together
 

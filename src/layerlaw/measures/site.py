@@ -24,6 +24,7 @@ Needs = Literal[
 ]  # fmt: skip
 APART = {"cuda"}  # devices on which a call on small matrices takes longer than on the CPU
 FEW_CLASSES = 64  # so that matrices are small
+OF_MEANS = ("variances", "discrimination")  # what measures of classes use of the class means themselves
 MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
 
 
@@ -65,18 +66,21 @@ class SiteStatistics:
         if len(parts) == 1:
             return parts[0]
         rows = [part.rows for part in parts if part.rows is not None]
-        return cls(
+        whole = cls(
             _joined([part.centers for part in parts]),
             _joined([part.scatter for part in parts]),
             near=NearestCenter(torch.cat([part.near.sums for part in parts])),
             weight=torch.stack(rows) if rows else None,
             undefined=parts[0].undefined,
         )
+        for name in OF_MEANS if all(set(OF_MEANS) <= set(vars(part)) for part in parts) else ():
+            vars(whole)[name] = torch.cat([getattr(part, name) for part in parts])
+        return whole
 
     def brought(self) -> SiteStatistics:
         """The same on the CPU, where calls on few classes take less time, for what needs no class means, only their span.
 
-        What measures of classes use of the means themselves, their variances and discrimination, has been worked out before.
+        What is used of the means themselves has been worked out before: sites of all widths have one kind then.
         """
         here = self.centers.means.device.type in APART and self.K <= FEW_CLASSES
         if not here or self.rows is not None or self.within is not None:
@@ -93,7 +97,7 @@ class SiteStatistics:
             ),
             undefined=self.undefined,
         )  # fmt: skip
-        vars(small).update(variances=self.variances.cpu(), discrimination=self.discrimination.cpu())
+        vars(small).update({name: getattr(self, name).cpu() for name in OF_MEANS})
         return small
 
     @cached_property

@@ -113,16 +113,21 @@ class Unread(NamedTuple):
 def columns_of(measurements: Sequence[Unread]) -> list[list[SiteColumns]]:
     """The numbers of the sites of several measurements, those of one kind together: many calls cost more than the work."""
     kinds: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)  # which measurements, and which of their parts
+    given: dict[tuple[int, int], SiteStatistics] = {}
     for i, one in enumerate(measurements):
         computed = tuple(map(id, one.columns))
         for turn, (_, statistics, needs) in enumerate(one.parts):
-            kind = statistics.kind if len(measurements) > 1 else None
+            ours = all(id(column) in OURS for column in one.columns if column.needs in needs)
+            given[i, turn] = here = statistics.brought() if ours else statistics
+            kind = here.kind if len(measurements) > 1 or here is not statistics else None
             kinds[(i, turn) if kind is None else (kind, frozenset(needs), computed)].append((i, turn))
     of_part: dict[tuple[int, int], list[SiteColumns]] = {}
     for parts in kinds.values():
         first, turn = parts[0]
-        statistics = SiteStatistics.joined([measurements[i].parts[part][1] for i, part in parts])
-        each = iter(_computed(statistics, measurements[first].parts[turn][2], measurements[first].columns))
+        _, there, needs = measurements[first].parts[turn]
+        with one_thread() if given[first, turn] is not there else nullcontext():  # few classes, on the CPU
+            whole = SiteStatistics.joined([given[part] for part in parts])
+            each = iter(_computed(whole, needs, measurements[first].columns))
         of_part |= {(i, part): list(islice(each, len(measurements[i].parts[part][0]))) for i, part in parts}
     return [
         one.put_together([of_part[i, part] for part in range(len(one.parts))]) for i, one in enumerate(measurements)
@@ -132,12 +137,9 @@ def columns_of(measurements: Sequence[Unread]) -> list[list[SiteColumns]]:
 def _computed(site: SiteStatistics, needs: Container[Needs], columns: Sequence[Column]) -> list[SiteColumns]:
     """Every number that these needs allow, of each entry of the leading dimension."""
     chosen = [column for column in columns if column.needs in needs]
-    here = site.brought() if all(id(column) in OURS for column in chosen) else site
-    few, site = here is not site, here  # classes, on the CPU
     S, K = len(site.centers.rank), site.K
-    with one_thread() if few else nullcontext():
-        whole = {c.name: c.compute(site) for c in chosen if c.compute is not None}
-        classwise = {c.name: c.by_class(site) for c in chosen if c.by_class is not None}
+    whole = {c.name: c.compute(site) for c in chosen if c.compute is not None}
+    classwise = {c.name: c.by_class(site) for c in chosen if c.by_class is not None}
     nothing = torch.full((S, K), math.nan, dtype=torch.float64, device=site.centers.rank.device)
     parts = [torch.stack([_shaped(value, nothing[:, 0]) for value in whole.values()], -1)] if whole else []
     parts += [_shaped(value, nothing) for value in classwise.values()]

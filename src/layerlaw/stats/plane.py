@@ -18,7 +18,7 @@ from layerlaw.stats.precision import at_least_float32, full_precision
 from layerlaw.stats.ranks import gathered, world_size
 
 SAMPLES = 200
-TOGETHER = 500_000  # matrices of more numbers than this are worked through one by one
+TOGETHER = {"cpu": 500_000, "cuda": 2**23}  # numbers of the matrices of one shape that are worked through as one
 SITE_BYTES = 6 * 2**20  # wide features keep fewer samples
 FEW_BYTES = 2**22  # of all sites: so few are kept, and their planes worked out when somebody looks at them
 
@@ -136,12 +136,17 @@ class PlaneSample:
 
     def _condensed(self) -> dict[object, Condensed]:
         """What planes need of every site, on the CPU: a GPU is slow with small matrices."""
-        shapes: dict[tuple[int, ...], list[object]] = defaultdict(list)
+        shapes: dict[Hashable, list[object]] = defaultdict(list)
         matrices = {key: torch.cat(kept) for key, kept in self._kept.items()}
-        for number, (key, matrix) in enumerate(matrices.items()):
-            shapes[*matrix.shape, number if matrix.numel() > TOGETHER else -1].append(key)
+        for key, matrix in matrices.items():
+            shapes[matrix.shape, matrix.dtype, matrix.device].append(key)
+        parts: list[list[object]] = []
+        for keys in shapes.values():
+            one = matrices[keys[0]]
+            step = max(1, TOGETHER.get(one.device.type, TOGETHER["cuda"]) // max(1, one.numel()))
+            parts += [keys[at : at + step] for at in range(0, len(keys), step)]
         # All are on their way before the first is waited for.
-        made = [(keys, Condensed.of(torch.stack([matrices[key] for key in keys]))) for keys in shapes.values()]
+        made = [(keys, Condensed.of(torch.stack([matrices[key] for key in keys]))) for keys in parts]
         return {key: one for keys, some in made for key, one in zip(keys, some.cpu().each(), strict=True)}
 
     @staticmethod
