@@ -15,7 +15,7 @@ from layerlaw.files import json_safe, write_json
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.sheet import Panel, Series, Sheet, along_sites
-from layerlaw.wording import counted, joined, minus, percent
+from layerlaw.wording import counted, joined, minus, percent, points
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
 HEADS: dict[ExitKind, str] = {"centers": "nearest center", "linear": "linear read-out"}  # short: tables are narrow
@@ -315,20 +315,6 @@ class ExitReport(Shown):
         wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in self.rows]
         return "\n".join([self.sentence, *self.findings, self.legend, *lines, *self.notes])
-
-
-def points(share: float, *, beyond: float | None = None) -> str:
-    """A difference of accuracies: "1 point", "0.2 points"; with so many digits that what is `beyond` a limit looks so.
-
-    >>> points(0.01), points(0.0104), points(0.0104, beyond=0.01)
-    ('1 point', '1 point', '1.04 points')
-    """
-    digits, text = 1, f"{100 * share:.1f}"
-    while beyond is not None and share > beyond and digits < 6 and float(text) <= 100 * beyond:
-        digits += 1
-        text = f"{100 * share:.{digits}f}"
-    text = text.removesuffix(".0")
-    return f"{minus(text)} point{'s' * (text != '1')}"
 
 
 def _leaving(one: Realized) -> str:
