@@ -90,7 +90,8 @@ def spread_series(
 class Panel:
     """One pair of axes. `note` is a short text inside, `marked` an x with a vertical line through it, `shaded` a range of x.
 
-    `tight`: a log axis keeps close to numbers that move little; otherwise a nearly flat curve is drawn flat.
+    `tight`: a log axis keeps close to numbers that move little; otherwise a nearly flat curve is drawn flat. `zeros`: a log
+    axis shows zeros too, below all other numbers at a tick of their own; otherwise they are gaps.
     """
 
     title: str
@@ -103,6 +104,7 @@ class Panel:
     marked: float | None = None
     tight: bool = False
     shaded: tuple[float, float] | None = None
+    zeros: bool = False
     kind: Literal["axes"] = field(default="axes", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -210,6 +212,7 @@ PANELS: dict[str, Rule] = {  # by their kind
     "axes": fields({"title": check_text, "series": several(SERIES)}, {
         "xlabel": check_text, "ylabel": check_text, "log_y": check_truth, "log_x": check_truth, "note": check_text,
         "marked": nothing_or(coordinate), "tight": check_truth, "shaded": nothing_or(several(coordinate, 2, 2)),
+        "zeros": check_truth,
     }),
     "plane": fields(
         {"title": check_text, "points": several(several(nothing_or(coordinate), 2, 2)),

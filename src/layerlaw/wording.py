@@ -100,6 +100,20 @@ def percent(share: float | None, digits: int = 1) -> str:
     return minus(text) + "%"
 
 
+def points(share: float, digits: int = 1, *, beyond: float | None = None) -> str:
+    """A difference of shares: "1 point", "0.2 points"; with so many digits that what is `beyond` a limit looks so.
+
+    >>> points(0.01), points(0.0104), points(0.0104, beyond=0.01), points(-0.0015, 2)
+    ('1 point', '1 point', '1.04 points', '−0.15 points')
+    """
+    text = f"{100 * share:.{digits}f}"
+    while beyond is not None and share > beyond and digits < 6 and float(text) <= 100 * beyond:
+        digits += 1
+        text = f"{100 * share:.{digits}f}"
+    text = text.removesuffix(f".{0:0{digits}}")
+    return f"{minus(text)} point{'s' * (text != '1')}"
+
+
 def correlation(r: float | None) -> str:
     """A correlation to three decimals, as papers give it.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,23 @@ def test_one_training_has_a_panel_per_split_with_the_terminal_phase_shaded() -> 
     (panel,) = accuracy.panels
     assert {series.label: series.y for series in panel.series} == {"train samples": FITTED, "test samples": TESTED}
     assert mismatch.caption.endswith("Shaded: the terminal phase, from 99.5% train accuracy on.")
+
+
+def test_the_mismatch_has_a_log_axis_that_shows_zeros_and_small_numbers() -> None:
+    rows = (*FALLING[:3], (0.3, 0.004, 0.0001), (0.2, 0.002, 0.0))
+    mismatch, accuracy = course_report(course(rows)).sheets
+    assert all(panel.log_y and panel.zeros for panel in mismatch.panels)
+    assert not any(panel.log_y for panel in accuracy.panels)
+    words = "The axis is logarithmic; zeros are drawn below all other numbers, at the mark 0."
+    assert words in mismatch.caption
+    figure = mismatch.plot()
+    axis = figure.axes[0]
+    low, high = axis.get_ylim()
+    places = [math.log(v / low) / math.log(high / low) for v in (axis.get_yticks()[0], 0.0001, 0.002, 0.004)]
+    assert all(b - a > 0.05 for a, b in pairwise(places))  # told apart by eye
+    assert axis.get_yticklabels()[0].get_text() == "0"
+    above = course_report(course(tuple(tuple(v + 0.1 for v in row) for row in FALLING))).sheets[0]
+    assert words not in above.caption
 
 
 def test_seeds_are_drawn_as_mean_and_range_and_shaded_where_all_are_terminal() -> None:

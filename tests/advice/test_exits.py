@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -439,6 +440,46 @@ def test_a_rough_speed_is_told_with_its_range(found: EarlyExit) -> None:
         "about 2.5× faster (batch 1; 1.8 to 4.1× in half of the rounds)",
         "about 2.0× slower (batch 64; 1.7 to 4.0× in half of the rounds)",
     ]
+
+
+def test_an_untrained_network_is_told_first_to_be_near_chance(found: EarlyExit) -> None:
+    torch.manual_seed(0)
+    report = ll.early_exit(Counted(), samples(400, 1), test=samples(600, 2), tolerance=0.02, times=()).report
+    share = f"its accuracy on {report.samples[2]} samples is {percent(report.accuracy)}"
+    assert report.sentence.startswith(f"The network itself is near chance: {share}, that of always naming the largest ")
+    assert f"{percent(report.largest)} (binomial p = " in report.sentence
+    assert "); there is nothing to preserve. The raw input decides, without any of the 7 layers" in report.sentence
+    assert "near chance" not in found.report.sentence
+
+
+@pytest.mark.parametrize(
+    ("right", "largest", "n", "words"),
+    [
+        (
+            0.12,
+            0.10,
+            100,
+            r"near chance: .* 100 samples is 12\.0%, .* 10\.0% \(binomial p = 0\.3\); there is nothing to",
+        ),
+        (0.14, 0.10, 5000, r"near chance: .*\(binomial p < 0\.0001\); there is little to preserve"),
+        (
+            0.95,
+            0.99,
+            5000,
+            r"no more accurate than one answer for all samples: .*\(binomial p = 1\); there is no accuracy",
+        ),
+        (0.60, 0.40, 10, r"not clearly more accurate than one answer for all samples: .*; there may be no accuracy"),
+        (0.30, 0.10, 100, None),
+        (0.90, 0.60, 50, None),
+    ],
+)
+def test_what_is_said_first_depends_on_the_largest_class(
+    found: EarlyExit, right: float, largest: float, n: int, words: str | None
+) -> None:
+    counts = (*found.report.samples[:2], n)
+    report = replace(found.report, accuracy=right, largest=largest, classes=10, samples=counts, tested=False)
+    first = report.sentence.partition("Judged without")[0]
+    assert (first == "") if words is None else re.match(f"The network itself is {words}", first)
 
 
 def test_labels_that_are_numbered_otherwise_are_told(trained: Counted) -> None:

@@ -117,6 +117,13 @@ def test_what_is_no_range_of_alpha_is_refused(alphas: Any) -> None:
         svsl_search(RECIPE, samples(), alphas=alphas)
 
 
+@pytest.mark.parametrize("sites", [3, None, [], ["relu1", 2], torch.nn.ReLU(), {"relu1"}, ""])
+def test_what_is_no_choice_of_sites_is_refused(sites: Any) -> None:
+    words = r"sites: expected a rule \(auto, .*\) or names of modules, got .*\. Write sites='auto', or sites=\["
+    with pytest.raises(InputError, match=words):
+        svsl_search(RECIPE, samples(), sites=sites)
+
+
 def test_what_is_no_recipe_and_no_samples_is_answered_with_what_to_do() -> None:
     data = samples()
     swapped, network = (data, RECIPE), torch.nn.Linear(6, 3)

@@ -132,8 +132,9 @@ def test_data_that_nobody_named_are_told(refused: Callable[..., str], tmp_path: 
     )
     assert "return (model, data, test)" in said
     assert "--scores none" not in said
-    notes = json.loads(layerlaw("exit", "model.py:ten", "--size", "8", "--json", cwd=tmp_path).stdout)["notes"]
-    assert "data: fashion_mnist_sample (embedded; --data names another)" in notes
+    data = json.loads(layerlaw("exit", "model.py:ten", "--size", "8", "--json", cwd=tmp_path).stdout)
+    assert "data: fashion_mnist_sample (embedded; --data names another)" in data["notes"]
+    assert data["sentence"].startswith("The network itself is near chance: its accuracy on ")  # it is not trained
 
 
 def test_bad_options_are_answered(refused: Callable[..., str], tmp_path: Path) -> None:

@@ -712,6 +712,54 @@ def test_what_is_computed_from_the_last_forward_is_never_refused() -> None:
         loss(head(net(x).detach()), y)
 
 
+class SideHead(nn.Module):
+    """Its logits are an attribute, of a head in front of the only site; with `tied`, that site has the trunk's weights."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.trunk, self.side, self.deep = nn.Linear(10, 10), nn.Linear(10, 4), nn.Linear(10, 10)
+        if tied:
+            self.deep.weight, self.deep.bias = self.trunk.weight, self.trunk.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.trunk(x)
+        self.logits = self.side(h)
+        return self.deep(h.relu())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_logits_of_a_side_head_in_front_of_the_first_site_are_of_the_same_forward(tied: bool) -> None:
+    torch.manual_seed(0)
+    net, (_, y) = SideHead(tied=tied), batch()
+    loss = ll.SVSL(net, alpha=0.3, sites=["deep"])
+    for _ in range(2):
+        net(torch.randn(12, 10))
+        loss(2 * net.logits, y).backward()  # a warning would be an error here
+    net(torch.randn(12, 10))
+    before = net.logits
+    loss.reset()
+    net(torch.randn(12, 10))
+    if tied:  # all that the last forward trains is behind them
+        with pytest.raises(InputError, match=EARLIER):
+            loss(before, y)
+    else:  # they may be those of another network that shares the trunk
+        with pytest.warns(UserWarning, match=ANOTHER):
+            loss(before, y)
+
+
+def test_an_earlier_forward_is_an_error_after_the_warning_too() -> None:
+    net, other, (x, y) = network(), network(), batch()
+    loss = ll.SVSL(net, alpha=0.3)
+    net(x)
+    with pytest.warns(UserWarning, match=ANOTHER):
+        loss(other(x), y)
+    before = net(x)
+    loss.reset()
+    net(x + 1)
+    with pytest.raises(InputError, match=EARLIER):
+        loss(before, y)
+
+
 def test_a_recipe_names_the_loss_and_alpha_zero_is_the_control() -> None:
     g = torch.Generator().manual_seed(0)
     y = torch.arange(80) % 4

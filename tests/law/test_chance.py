@@ -1,4 +1,4 @@
-"""Greenwood's test: against simulation, against the volume of a ball, and at its ends."""
+"""Greenwood's test, and the binomial's: against simulation, against the volume of a ball, and at its ends."""
 
 import math
 from itertools import pairwise, permutations
@@ -6,7 +6,7 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 
-from layerlaw.law import greenwood_p, pooled_greenwood_p, shuffled_p
+from layerlaw.law import binomial_p, greenwood_p, pooled_greenwood_p, shuffled_p
 
 
 def simulated(m: int, draws: int = 40_000, seed: int = 0) -> np.ndarray:
@@ -121,3 +121,13 @@ def test_shuffled_p_of_equal_steps_is_one_and_of_alternating_ones_is_small() -> 
     assert shuffled_p([[1.9, 0.1] * 6], [[2] * 6]) < 0.1
     assert shuffled_p([[1.9, 0.1] * 6] * 3, [[2] * 6] * 3) < 0.001
     assert shuffled_p([[1.0, -2.0, 0.5, 0.1]], [[2, 2]]) == 1.0
+
+
+@pytest.mark.parametrize(("n", "share"), [(1, 0.5), (10, 0.1), (250, 0.112), (1000, 0.9), (1_000_000, 0.1)])
+def test_the_tail_of_the_binomial_is_that_of_scipy(n: int, share: float) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    spread = math.sqrt(n * share * (1 - share))
+    for k in {0, n, *(max(0, min(n, round(n * share + z * spread))) for z in (-30, -4, -1, 0, 1, 2, 6, 30))}:
+        expected = float(stats.binom.sf(k - 1, n, share))
+        assert binomial_p(k, n, share) == pytest.approx(expected, rel=1e-7, abs=1e-300), k
+    assert (binomial_p(1, n, 0.0), binomial_p(n + 1, n, share)) == (0.0, 0.0)

@@ -170,6 +170,37 @@ def test_a_log_axis_always_has_readable_ticks(low, high, wanted):
     assert set(wanted) <= set(words), words
 
 
+def test_zeros_have_a_place_of_their_own_on_a_log_axis_that_is_to_show_them():
+    series = Series(
+        range(5), (0.5, 0.02, 0.0, 0.001, 0.0), low=(0.4, 0.0, 0.0, 0.0005, 0.0), high=(0.6, 0.1, 0, 0.002, 0)
+    )
+    ax = alone(series, zeros=True)
+    heights = next(line for line in ax.lines if len(line.get_xdata()) == 5).get_ydata()
+    zero = heights[2]
+    assert (heights[4], list(heights[[0, 1, 3]])) == (zero, [0.5, 0.02, 0.001])
+    assert ax.get_ylim()[0] < zero < 0.0005 / 2  # below the least end of a range too
+    words = dict(zip(ax.get_yticks(), labels(ax.yaxis), strict=True))
+    assert words.pop(zero) == "0"
+    assert min(words) >= 0.0005
+    assert min(ax.yaxis.get_minorticklocs()) >= 0.0004
+    whiskers = [segment for part in ax.collections for segment in part.get_segments()]
+    assert min(low for (_, low), _ in whiskers) == zero
+    gaps = alone(series).lines[0].get_ydata()
+    assert [math.isnan(v) for v in gaps] == [False, False, True, False, True]  # not asked for: as before
+
+
+def test_panels_of_one_scale_have_zeros_below_the_numbers_of_all():
+    falling = Panel("", [Series((0, 1), (0.5, 0.0))], zeros=True)
+    small, none = Panel("", [Series((0, 1), (1e-4, 1e-5))], zeros=True), Panel("", [Series((0, 1), (0, 0))], zeros=True)
+    axes = draw_sheet(Sheet("", (falling, small, none), share_y=True)).axes
+    assert len({ax.get_ylim() for ax in axes}) == 1
+    assert axes[0].get_yticks()[0] < 1e-5 / 2
+    assert labels(axes[0].yaxis)[0] == "0"
+    assert labels(draw_sheet(Sheet("", (none,))).axes[0].yaxis) == ["0"]
+    sheet = Sheet("", (falling,))
+    assert sheet_from_dict(json.loads(json.dumps(asdict(sheet)))) == sheet
+
+
 @pytest.mark.parametrize("low", [0.03, 0.5, 1.0, 3.3, 7.0, 99.0])
 @pytest.mark.parametrize("decades", [0.001, 0.1, 0.3, 0.5, 0.9, 1.4, 2.5, 6.0])
 @pytest.mark.parametrize("most", [5, 7])

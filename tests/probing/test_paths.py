@@ -181,6 +181,36 @@ def test_the_decision_layer_adds_to_confidence_where_it_knows_more() -> None:
     found = paths.finds_errors()
     assert found["both"] > found["confidence"] + 0.02
     assert "with the decision layer" in paths.findings[0]
+    many = int(wrong.sum())
+    assert paths.findings[0].startswith(f"The {many} wrong predictions of 600 are found with an AUROC (0.5 by chance")
+    assert "too few" not in paths.findings[0]
+    table = paths.error_table
+    assert [row[0] for row in table.rows] == ["low confidence", "a late decision", "both"]
+    assert all(row[2:] == (many, 600 - many) for row in table.rows)
+    assert "too few" not in table.note
+
+
+@pytest.mark.parametrize(
+    ("wrong", "few"), [(9, "9 wrong predictions, fewer than 10"), (55, "5 right predictions, fewer")]
+)
+def test_an_auroc_of_few_errors_is_told_to_be_no_number_to_trust(wrong: int, few: str, tmp_path: Path) -> None:
+    labels, g = [1] * wrong + [0] * (60 - wrong), torch.Generator().manual_seed(0)
+    paths = made([[i % 2, 0] for i in range(60)], [0] * 60, labels, torch.rand(60, generator=g).tolist())
+    assert paths.to_dict()["wrong"] == wrong
+    (said,) = paths.findings
+    assert said.startswith(f"The {wrong} wrong predictions of 60 are found with an AUROC")
+    assert few in said
+    assert said.endswith(": too few to trust an AUROC.")
+    assert said in str(paths)
+    page = paths.page(tmp_path / "paths.html").read_text()
+    assert said in page
+    assert "Finding wrong predictions" in page
+    alone = made([[0, 0]] * 4, [0] * 4, [1, 0, 0, 0], [0.9] * 4)
+    told = "How well errors are found is not told: 1 wrong prediction, fewer than 10: too few to trust an AUROC."
+    assert alone.findings == [told]
+    none = made([[0, 0]] * 4, [0] * 4, [0] * 4, [0.9] * 4)
+    assert none.findings == []
+    assert "Finding wrong predictions" not in none.page(tmp_path / "none.html").read_text()
 
 
 def test_the_sentence_names_sites_and_says_plainly_where_nothing_is_decided() -> None:

@@ -181,6 +181,7 @@ def test_svsl_that_lowers_every_layer_and_gains_satisfies_11_and_12() -> None:
     assert gain.gain == pytest.approx(0.02)
     low, high = gain.interval
     assert 0 < low < 0.02 < high
+    assert "a gain of 2 points, 95 % interval 1.75 to 2.25 points." in gain.sentence
     assert high - low == pytest.approx(2 * 4.302653 * 0.001 / 3**0.5, rel=1e-4)  # t with two degrees of freedom
 
 
@@ -196,10 +197,11 @@ def test_a_gain_inside_the_noise_is_called_that_and_one_pair_has_no_interval() -
     verdicts = check_conjectures([course()] * 3, [course(tested=t) for t in tests])
     verdict = found(verdicts, 12, "test")
     assert verdict.holds is None
-    assert "inside the noise" in verdict.sentence
+    assert "a gain of 0.17 points, 95 % interval −2.42 to 2.75 points, is inside the noise" in verdict.sentence
     assert "no interval" in found(check_conjectures(course(), course(tested=0.9)), 12, "test").sentence
     lost = check_conjectures([course()] * 3, [course(tested=t) for t in (0.7, 0.701, 0.699)])
     assert found(lost, 12, "test").holds is False
+    assert found(lost, 12, "test").sentence.endswith("the largest epoch 16, test: 10.00 ± 0.06 points.")
 
 
 def test_courses_come_from_records_by_epoch() -> None:

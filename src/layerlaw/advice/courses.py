@@ -232,7 +232,7 @@ def course_sheets(arms: Arms) -> list[Sheet]:
             "Mismatch of the nearest class center over training",
             mismatch,
             min(2, max(1, len(mismatch))),
-            " ".join(filter(None, (MISMATCH, few, how))),
+            " ".join(filter(None, (MISMATCH, zero_words(mismatch), few, how))),
             share_y=True,
         ),
         Sheet("Accuracy over training", accuracy, max(1, len(accuracy)), how),
@@ -247,6 +247,12 @@ def spread_words(courses: Sequence[TrainingCourse], seeds: bool) -> str:
     if courses and not any(course.terminal for course in courses):
         phase = f"Nothing is shaded: no epoch after {limit} was measured."
     return f"Curves: the mean over the trainings, with their range. {phase}" if seeds else phase
+
+
+def zero_words(panels: Sequence[Panel]) -> str:
+    """Where zeros are on a log axis, if there are any."""
+    any_zero = any(0 in (*series.y, *(series.low or ())) for panel in panels for series in panel.series)
+    return "The axis is logarithmic; zeros are drawn below all other numbers, at the mark 0." * any_zero
 
 
 def course_series(label: str, courses: Sequence[TrainingCourse], values: Sequence[Sequence[float | None]]) -> Series:
@@ -264,11 +270,11 @@ def course_panel(
     *,
     log_y: bool = False,
 ) -> Panel:
-    """Curves over the epochs, with the terminal phase of all these trainings shaded."""
+    """Curves over the epochs, with the terminal phase of all these trainings shaded; a log axis shows zeros too."""
     starts = [course.interpolation for course in courses]
     known, end = [start for start in starts if start is not None], max((c.epochs[-1] for c in courses), default=0)
     shaded = (max(known), end) if known and len(known) == len(starts) and max(known) < end else None
-    return Panel(title, series, "epoch", ylabel, log_y, shaded=shaded)
+    return Panel(title, series, "epoch", ylabel, log_y, shaded=shaded, zeros=True)
 
 
 def course_ends(course: TrainingCourse) -> CourseEnds:
@@ -313,7 +319,7 @@ def _mismatch_panel(title: str, courses: Sequence[TrainingCourse], split: str) -
         course_series(names[i], courses, [[row[i] for row in course.mismatch[split]] for course in courses])
         for i in chosen
     ]
-    return course_panel(title, courses, curves, "mismatch")
+    return course_panel(title, courses, curves, "mismatch", log_y=True)
 
 
 def _mean_mismatch(courses: Sequence[TrainingCourse], split: str, site: int) -> tuple[float | None, float | None]:

@@ -12,10 +12,12 @@ from typing import Any
 
 from layerlaw.advice.readouts import ExitKind
 from layerlaw.files import json_safe, write_json
+from layerlaw.law import CHANCE, binomial_p
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.sheet import Panel, Series, Sheet, along_sites
-from layerlaw.wording import counted, joined, minus, percent
+from layerlaw.stats.labels import near_chance
+from layerlaw.wording import counted, joined, minus, p_value, percent, points
 
 KINDS: dict[ExitKind, str] = {"centers": "nearest class center", "linear": "linear read-out"}
 HEADS: dict[ExitKind, str] = {"centers": "nearest center", "linear": "linear read-out"}  # short: tables are narrow
@@ -102,11 +104,31 @@ class ExitReport(Shown):
     """Whether test data chose and judged; else samples of the same data did, held back from the class means."""
     kind: ExitKind = "centers"
     """What decides at the exit that was returned."""
+    classes: int | None = None
+    largest: float | None = None
+    """Share of the largest class among the samples that judged: the accuracy of one answer for all of them."""
 
     @property
     def sentence(self) -> str:
-        """The answer for the exit that was chosen; first of all, where it is so, that no test data judged it."""
-        return self._answer() if self.tested else f"{NO_TEST} {self._answer()}"
+        """The answer for the exit that was chosen; before it, if so, that the network is near chance or not tested."""
+        return " ".join([*self._near_chance(), *[NO_TEST] * (not self.tested), self._answer()])
+
+    def _near_chance(self) -> list[str]:
+        """That there is nothing to preserve: the network is right hardly more often than one answer for all samples."""
+        n, right = self.samples[2], self.accuracy
+        if self.largest is None or self.classes is None:
+            return []
+        p, near = binomial_p(round(n * right), n, self.largest), near_chance(right, self.classes)
+        if p < CHANCE and not near:
+            return []
+        what, left = "near chance", f"there is {'nothing' if p >= CHANCE else 'little'} to preserve"
+        if not near:
+            more = right > self.largest
+            what = f"{'not clearly' if more else 'no'} more accurate than one answer for all samples"
+            left = f"there {'may be' if more else 'is'} no accuracy to preserve"
+        always = f"that of always naming the largest class {percent(self.largest)}"
+        own = f"its accuracy on {counted(n, 'sample')} is {percent(right)}"
+        return [f"The network itself is {what}: {own}, {always} (binomial p {p_value(p, relation=True)}); {left}."]
 
     def gains(self, one: Realized) -> bool:
         """Whether an exit saves time at one of the batch sizes at least; where none was timed, whether it saves layers."""
@@ -315,20 +337,6 @@ class ExitReport(Shown):
         wide = [max(map(len, column)) for column in zip(*self.rows, strict=True)]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in self.rows]
         return "\n".join([self.sentence, *self.findings, self.legend, *lines, *self.notes])
-
-
-def points(share: float, *, beyond: float | None = None) -> str:
-    """A difference of accuracies: "1 point", "0.2 points"; with so many digits that what is `beyond` a limit looks so.
-
-    >>> points(0.01), points(0.0104), points(0.0104, beyond=0.01)
-    ('1 point', '1 point', '1.04 points')
-    """
-    digits, text = 1, f"{100 * share:.1f}"
-    while beyond is not None and share > beyond and digits < 6 and float(text) <= 100 * beyond:
-        digits += 1
-        text = f"{100 * share:.{digits}f}"
-    text = text.removesuffix(".0")
-    return f"{minus(text)} point{'s' * (text != '1')}"
 
 
 def _leaving(one: Realized) -> str:

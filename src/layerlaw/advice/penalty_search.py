@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
+from layerlaw.capture.choice import RULES
 from layerlaw.capture.hooks import Capture
 from layerlaw.capture.plan import Site
 from layerlaw.errors import Demand, InputError, LayerlawError, check_whole, demand, needed, shown
@@ -111,6 +112,7 @@ def svsl_search(
     """
     check_whole(1, trials=trials, workers=workers)
     _check_given(recipe, samples)
+    _check_names(sites)
     demand(alphas=(alphas, Demand("a range of positive numbers (low, high)", _is_range)))
     low, high = alphas
     where = sites if isinstance(sites, str) else tuple(sites)
@@ -170,6 +172,16 @@ def _check_given(recipe: Any, samples: Any) -> None:
     if not isinstance(samples, Samples):
         cure = "Make them with layerlaw.lab.Samples.of((inputs, labels))"
         raise InputError(f"samples: expected layerlaw.lab.Samples, got a {type(samples).__name__}. {cure}.")
+
+
+def _check_names(sites: Any) -> None:
+    """Raise unless these are a rule, or names of modules."""
+    names = [sites] if isinstance(sites, str) else sites
+    if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) and name for name in names):
+        cure = "Write sites='auto', or sites=['layer1', 'layer2'] with names of the recipe's network"
+        raise InputError(
+            f"sites: expected a rule ({', '.join(RULES)}) or names of modules, got {shown(sites)}. {cure}."
+        )
 
 
 def _first_sites(recipe: Recipe, samples: Samples, where: str | tuple[str, ...]) -> list[str]:

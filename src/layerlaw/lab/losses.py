@@ -8,7 +8,7 @@ import pkgutil
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -123,18 +123,24 @@ def not_left_out(name: str, named: bool) -> str:
     return ""
 
 
-def leaves_behind(starts: Collection[Any], goals: Collection[Any] = ()) -> set[Any] | None:
+def leaves_behind(starts: Collection[Any], is_goal: Callable[[Any], bool] = lambda node: False) -> set[Any] | None:
     """What the graph of autograd behind some nodes ends in: tensors, or nodes that lead nowhere; `None`: it meets a goal."""
     seen, ahead, leaves = set(starts), deque(starts), set()
     while ahead:
         node = ahead.popleft()  # breadth first: what is looked for is near
-        if node in goals:
+        if is_goal(node):
             return None
         behind = {one for one, _ in node.next_functions if one is not None}
         leaves |= set() if behind else {getattr(node, "variable", node)}
         ahead += behind - seen
         seen |= behind
     return leaves
+
+
+def node_number() -> int | None:
+    """The number of a node of autograd's graph that is made now: later ones of this thread have larger numbers."""
+    node = torch.zeros((), device="cpu", requires_grad=True).clone().grad_fn
+    return None if node is None else int(node._sequence_nr())
 
 
 @dataclass(frozen=True)

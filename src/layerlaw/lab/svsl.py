@@ -25,7 +25,7 @@ from layerlaw.capture.network import COMPILERS, Randomness, device_of, network_o
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import CaptureError, InputError, LabelError
-from layerlaw.lab.losses import leaves_behind, not_left_out, plan_sites
+from layerlaw.lab.losses import leaves_behind, node_number, not_left_out, plan_sites
 from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, check_batch, with_logits
 from layerlaw.stats import ClassSums, checked_labels
 from layerlaw.stats.ranks import all_reduce
@@ -93,6 +93,7 @@ class SVSL(nn.Module):
         self._capture: Capture | None = None
         self._found: dict[str, Tensor] = {}
         self._nodes: list[Any] = []  # of the graph of autograd: the sites and the end of the last forward
+        self._span: tuple[int | None, int | None] = None, None  # numbers of nodes that were made in it lie between
         self._told = False  # that logits seem to be of another network
         self._calls: dict[str, int] = {}
         self._names: tuple[str, ...] = ()  # of modules that are listened to
@@ -141,7 +142,7 @@ class SVSL(nn.Module):
         found, forwards, nodes = self._found, self._forwards, self._nodes
         self.reset()
         features = self._features(found, forwards, logits, len(labels)) if self.criterion.active else {}
-        self._check_origin(logits, nodes)
+        self._check_origin(logits, nodes, self._span)
         result: Tensor = self.criterion(logits, labels, features)
         self._listening = self.criterion.active
         return result
@@ -174,18 +175,19 @@ class SVSL(nn.Module):
                 for site in self._plan.along_depth
             }
 
-    def _check_origin(self, logits: Tensor, nodes: Sequence[Any]) -> None:
+    def _check_origin(self, logits: Tensor, nodes: Sequence[Any], span: tuple[int | None, int | None]) -> None:
         """Raise where the logits are of an earlier forward of the model; warn, once, where they seem to be another's.
 
-        Mostly they are the output of the last forward or computed from it, and the first nodes of their graph tell. Else, if
-        all that the last forward trains is behind them too, the model has run twice; if not, they are another network's, or
-        those of a head that reads detached features. A leaf that is no parameter may be a detached output: nothing is said.
+        Nodes of autograd's graph are numbered as they are made: where one behind the logits was made in the last forward,
+        they are of it. Else, if all that the last forward trains is behind them, the model has run twice; if not, they are
+        another network's, or those of a head that reads detached features. A leaf that is no parameter may be a detached
+        output: nothing is said.
         """
-        end = logits.grad_fn
-        if end is None or self._told or any(end is node for node in reversed(nodes)):
+        end, (begun, ended) = logits.grad_fn, span
+        if end is None or begun is None or ended is None or any(end is node for node in reversed(nodes)):
             return
-        known = {node for node in nodes if node is not None}
-        leaves = leaves_behind([end], known) if known else None
+        known, inside = {node for node in nodes if node is not None}, range(begun, ended)
+        leaves = leaves_behind([end], lambda node: node in known or node._sequence_nr() in inside) if known else None
         if not leaves or not all(isinstance(leaf, nn.Parameter) for leaf in leaves):
             return
         if (own := leaves_behind(known)) and leaves >= own:
@@ -193,6 +195,8 @@ class SVSL(nn.Module):
             raise InputError(
                 f"logits: expected those of the model's last forward, got those of an earlier one. {cure}."
             )
+        if self._told:
+            return
         self._told = True
         what = "no gradient leads from the logits to the model's last forward: are they those of another network?"
         warnings.warn(f"layerlaw: {what} The penalty is on features of that forward.", stacklevel=5)
@@ -309,6 +313,7 @@ class SVSL(nn.Module):
         if self._reduce != "flatten":
             self._mask = Batch(args, kwargs, torch.zeros(0)).mask
         self._found, self._nodes, self._calls, self._running = {}, [], dict.fromkeys(self._names, 0), True
+        self._span = None if torch.compiler.is_compiling() else node_number(), None
         if fresh and "" in self._calls:  # hooks that were added during the call come too late for it
             self._enter("", module, args, kwargs)
 
@@ -342,6 +347,7 @@ class SVSL(nn.Module):
         """The model has run; where it is a site itself, the hook that looks at it comes after this one."""
         if self._running and not torch.compiler.is_compiling():
             self._nodes += [tensor.grad_fn for tensor in tensors_in(output)]
+            self._span = self._span[0], node_number()
         if self._running and "" not in self._calls:
             self._finish(module)
 

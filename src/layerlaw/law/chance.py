@@ -1,4 +1,4 @@
-"""How often chance would do as well: Greenwood's test of equal shares, of one network and of several, and Student's t."""
+"""How often chance would do as well: Greenwood's test of equal shares, of one network and of several; the binomial's; t."""
 
 from __future__ import annotations
 
@@ -100,6 +100,28 @@ def _greenwood_table(m: int) -> tuple[Array, Array]:
     P = np.interp(np.clip(w, 0, 1), below, root) ** ((m - 2) / 2)
     integral = ((m - 1) * (1 - t) ** (m - 2) * P * weights).sum(-1) * (high - low) / 2
     return grid, np.minimum(integral, 1.0) ** (2 / (m - 1))
+
+
+def binomial_p(successes: int, trials: int, probability: float) -> float:
+    """P(X ≥ successes) for so many trials of this probability: the chance that guessing is right at least as often.
+
+    >>> round(binomial_p(8, 10, 0.5), 6), binomial_p(0, 10, 0.5), binomial_p(3, 10, 1.0)
+    (0.054688, 1.0, 1.0)
+    """
+    k, n, p = successes, trials, probability
+    if k <= 0 or p >= 1:
+        return 1.0
+    if p <= 0 or k > n:
+        return 0.0
+    above = k > n * p  # the sum goes away from the mean, where terms fall
+    k -= not above
+    logs = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * math.log(p) + (n - k) * math.log1p(-p)
+    total, term = 0.0, math.exp(logs)
+    while term > 1e-17 * total:
+        total += term
+        term *= (n - k) / (k + 1) * p / (1 - p) if above else k / (n - k + 1) * (1 - p) / p
+        k += 1 if above else -1
+    return total if above else max(0.0, 1 - total)
 
 
 @cache

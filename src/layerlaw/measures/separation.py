@@ -146,3 +146,21 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
     if not P or not N or bool(scores.isnan().any()):
         return math.nan
     return float((_ranks(scores)[positive].sum() - P * (P + 1) / 2) / (P * N))
+
+
+def cross_fitted(x: Tensor, y: Tensor) -> Tensor:
+    """Scores (n,) of y by logistic regression on x (n, d), each half by the other one's fit; NaN where that has one kind."""
+    x = (x - x.mean(0)) / x.std(0, correction=0).clamp_min(1e-12)
+    x, y = torch.cat([x, torch.ones_like(x[:, :1])], 1), y.double()
+    scores = torch.full_like(y, math.nan)
+    for own in (slice(0, None, 2), slice(1, None, 2)):
+        other = slice(1 - (own.start or 0), None, 2)
+        if not 0 < float(y[other].sum()) < len(y[other]):
+            continue
+        w, ridge = x.new_zeros(x.shape[1]), 1e-3 * torch.eye(x.shape[1]).to(x)
+        for _ in range(30):  # Newton
+            p = (x[other] @ w).sigmoid()
+            slope = x[other].T @ (p - y[other]) + ridge @ w
+            w = w - torch.linalg.solve((x[other] * (p * (1 - p)).unsqueeze(1)).T @ x[other] + ridge, slope)
+        scores[own] = x[own] @ w
+    return scores

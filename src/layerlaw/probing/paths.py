@@ -20,7 +20,7 @@ from layerlaw.capture.plan import Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, needed
 from layerlaw.files import json_safe, write_json
-from layerlaw.measures.separation import auroc
+from layerlaw.measures.separation import auroc, cross_fitted
 from layerlaw.notebook import Shown, View
 from layerlaw.outcome import Table
 from layerlaw.probing.aside import token_notes, without_repetition
@@ -40,6 +40,7 @@ from layerlaw.verdict.sentences import hardly_decides
 from layerlaw.wording import counted, number, percent
 
 SHOWN = 10  # samples that are pictured
+FEWEST_WRONG = 10  # an AUROC of fewer wrong (or right) predictions is not to be trusted
 DECIDED = "Decided at: the site from which on the nearest class center is the prediction; never: not even at the last."
 OWN_D = (
     "D of a sample: its squared distance to the mean of its class, over the spread of all class means; small is near."
@@ -85,7 +86,7 @@ class Paths(Shown):
         for the other half. NaN where there are too few wrong or right ones.
         """
         doubt, late = (1 - self.confidence).clamp_min(1e-12).log(), self.decided.double()
-        both = _cross_fitted(torch.stack([doubt, late], 1), self.wrong)
+        both = cross_fitted(torch.stack([doubt, late], 1), self.wrong)
         scores = {"confidence": doubt, "decision_layer": late, "both": both}
         return {name: auroc(values, self.wrong) for name, values in scores.items()}
 
@@ -106,11 +107,30 @@ class Paths(Shown):
 
     @property
     def findings(self) -> list[str]:
-        """Whether the decision layer helps to find errors; nothing where there are too few of them."""
-        found = self.finds_errors()
+        """Whether the decision layer helps to find errors, with their number; nothing where there are none."""
+        found, wrong, n = self.finds_errors(), int(self.wrong.sum()), len(self.labels)
+        if math.isnan(found["both"]):
+            return [f"How well errors are found is not told: {self.too_few}"] if wrong and self.too_few else []
         more = f"{number(found['confidence'])} by confidence alone, {number(found['both'])} with the decision layer"
-        said = f"Wrong predictions are found with an AUROC (0.5 by chance, 1 at best) of {more}."
-        return [] if math.isnan(found["both"]) else [said]
+        said = f"The {wrong:,} wrong predictions of {n:,} are found with an AUROC (0.5 by chance, 1 at best) of {more}."
+        return [f"{said} {self.too_few}".rstrip()]
+
+    @property
+    def too_few(self) -> str:
+        """Words where there are too few wrong or right predictions to trust an AUROC; else ""."""
+        kinds = {"wrong": int(self.wrong.sum()), "right": int((~self.wrong).sum())}
+        kind, least = min(kinds.items(), key=lambda one: one[1])
+        said = f"{counted(least, f'{kind} prediction')}, fewer than {FEWEST_WRONG}: too few to trust an AUROC."
+        return said if least < FEWEST_WRONG else ""
+
+    @property
+    def error_table(self) -> Table:
+        """AUROC of finding errors by each of the ways, with the number of wrong and right predictions."""
+        told = {"confidence": "low confidence", "decision_layer": "a late decision", "both": "both"}
+        counts = int(self.wrong.sum()), int((~self.wrong).sum())
+        rows = [(told[way], number(value), *counts) for way, value in self.finds_errors().items()]
+        note = f"AUROC: 0.5 by chance, 1 at best. {self.too_few}".rstrip()
+        return Table("Finding wrong predictions", ("found by", "AUROC", "wrong", "right"), rows, note)
 
     def rows(self, samples: Sequence[int] | None = None) -> list[dict[str, Any]]:
         """One row per sample, all or some: number, label, prediction, confidence, decided at, D at every site.
@@ -151,7 +171,7 @@ class Paths(Shown):
         answer: dict[str, Any] = {"sentence": self.sentence, "findings": self.findings}
         answer |= {"finds_errors": self.finds_errors(), "sites": list(self.sites)}
         answer |= {"samples": len(self.labels), "accuracy": float((~self.wrong).double().mean())}
-        answer |= {"notes": list(self.notes), "last": list(self.last)}
+        answer |= {"notes": list(self.notes), "last": list(self.last), "wrong": int(self.wrong.sum())}
         plain = {**answer, "rows": self.rows(), "provenance": self.provenance}
         return dict(json_safe(plain))
 
@@ -188,8 +208,8 @@ class Paths(Shown):
         heads, *rows = self.decided_last
         body = [[*row, *self.separation[int(row[0])].tolist()] for row in rows]
         table = Table("Decided last", [*heads, *(f"D {site}" for site in self.sites)], body, f"{DECIDED} {OWN_D}")
-        sheets = [self.sheet()] if self.pictured else []
-        how: Any = {"sheets": sheets, "tables": [table], "notes": self.notes, "provenance": self.provenance}
+        sheets, tables = [self.sheet()] if self.pictured else [], [self.error_table] * bool(self.wrong.any())
+        how: Any = {"sheets": sheets, "tables": [*tables, table], "notes": self.notes, "provenance": self.provenance}
         return finding_page(path, "Paths of predictions", [self.sentence, *self.findings], **how)
 
     @property
@@ -378,21 +398,3 @@ def as_image(inputs: Tensor) -> list[list[Any]] | None:
     x = (x - x.min()) / (x.max() - x.min()).clamp_min(1e-12)
     plain: list[list[Any]] = (x[0] if len(x) == 1 else x.permute(1, 2, 0)).tolist()
     return plain
-
-
-def _cross_fitted(x: Tensor, y: Tensor) -> Tensor:
-    """Scores (n,) of y by logistic regression on x (n, d), each half by the other one's fit; NaN where that has one kind."""
-    x = (x - x.mean(0)) / x.std(0, correction=0).clamp_min(1e-12)
-    x, y = torch.cat([x, torch.ones_like(x[:, :1])], 1), y.double()
-    scores = torch.full_like(y, math.nan)
-    for own in (slice(0, None, 2), slice(1, None, 2)):
-        other = slice(1 - (own.start or 0), None, 2)
-        if not 0 < float(y[other].sum()) < len(y[other]):
-            continue
-        w, ridge = x.new_zeros(x.shape[1]), 1e-3 * torch.eye(x.shape[1]).to(x)
-        for _ in range(30):  # Newton
-            p = (x[other] @ w).sigmoid()
-            slope = x[other].T @ (p - y[other]) + ridge @ w
-            w = w - torch.linalg.solve((x[other] * (p * (1 - p)).unsqueeze(1)).T @ x[other] + ridge, slope)
-        scores[own] = x[own] @ w
-    return scores

@@ -17,7 +17,7 @@ from typing import Any
 from layerlaw.errors import SHARE, InputError, demand, visible
 from layerlaw.law import CHANCE, t_quantile
 from layerlaw.record import Record
-from layerlaw.wording import counted, joined, percent
+from layerlaw.wording import counted, joined, minus, percent, points
 
 INTERPOLATED = 0.995  # train accuracy of the interpolation threshold, for images; the authors have .985 for language
 STATEMENTS = {
@@ -179,7 +179,7 @@ class CounterExample:
 
     def __str__(self) -> str:
         where = f"{self.layer}, epoch {self.epoch}, {self.split}" if self.layer else f"epoch {self.epoch}, {self.split}"
-        return visible(f"{where}: {percent(self.size, 2)} ± {percent(self.standard_error, 2)}")
+        return visible(f"{where}: {100 * self.size:.2f} ± {100 * self.standard_error:.2f} points")
 
 
 @dataclass(frozen=True)
@@ -316,10 +316,10 @@ def _improves(plain: Sequence[TrainingCourse], svsl: Sequence[TrainingCourse]) -
     gain, error = fmean(gains), stdev(gains) / math.sqrt(len(gains))
     half = t_quantile(len(gains) - 1) * error
     low, high = gain - half, gain + half
-    words = f"a gain of {percent(gain, 2)}, 95 % interval {percent(low, 2)} to {percent(high, 2)}, is inside the noise"
     worse = (CounterExample("", plain[0].epochs[-1], "test", -gain, error),) if high < 0 else ()
     holds = True if low > 0 else False if worse else None
-    why = words if holds is None else words.rpartition(", is")[0]
+    ends = f"{minus(f'{100 * low:.2f}')} to {minus(f'{100 * high:.2f}')} points"
+    why = f"a gain of {points(gain, 2)}, 95 % interval {ends}{', is inside the noise' * (holds is None)}"
     return ConjectureVerdict(12, "test", holds, worse, len(gains), sum(g < 0 for g in gains), why, gain, (low, high))
 
 

@@ -352,7 +352,7 @@ def _sheets(arms: Mapping[str, Runs]) -> list[Sheet]:
             course_series(_label(arm), courses, [_read(run, column, courses[0].epochs) for run in arms[arm].sound])
             for arm, courses in known.items()
         ]
-        panels.append(course_panel(title, (), series, title, log_y=column != "nc4"))
+        panels.append(course_panel(title, (), series, title, log_y=True))
     return [*sheets, Sheet("D and NC1 to NC4 where the classifier reads, training images", panels, 3)]
 
 

@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerlaw.advice.courses import course_panel, course_series, spread_words
+from layerlaw.advice.courses import course_panel, course_series, spread_words, zero_words
 from layerlaw.experiments.collapse.svsl import LABELS, NOTHING, PLAIN, SVSL, gain_rows, verdict_rows
 from layerlaw.experiments.numbers import Claim, above, row
 from layerlaw.experiments.sentences import (
@@ -132,7 +132,12 @@ def run(setting: Setting) -> Outcome:
     columns = ("task", "training", "seed", "interpolation epoch", "metric there", "metric at the end", "train acc.")
     shade = spread_words(shown, len(setting.seeds()) > 1)
     sheets = [
-        Sheet("Mismatch of the nearest class center over fine-tuning, training sentences", mismatch, 2, shade),
+        Sheet(
+            "Mismatch of the nearest class center over fine-tuning, training sentences",
+            mismatch,
+            2,
+            f"{zero_words(mismatch)} {shade}".lstrip(),
+        ),
         Sheet("The task's metric on dev sentences", metrics, 2, shade),
     ]
     notes += [] if setting.quick else [STAND_IN, f"SST-2: {MOST:,} of 67,349 training sentences."]
@@ -265,7 +270,7 @@ def _mismatch(title: str, some: Sequence[FineTuned]) -> Panel:
         course_series(name, courses, [[row[i] for row in course.mismatch["train"]] for course in courses])
         for i, name in enumerate(names)
     ]
-    return course_panel(title, courses, curves, "mismatch")
+    return course_panel(title, courses, curves, "mismatch", log_y=True)
 
 
 def _metrics(about: PublishedTask, arms: Arms) -> Panel:

@@ -13,7 +13,7 @@ from layerlaw.errors import needed
 from layerlaw.pages import theme
 from layerlaw.pages.sheets import curves
 from layerlaw.pages.sheets.curves import Corner, Spot, draw_panel, draw_points, emptiest, spots
-from layerlaw.pages.sheets.scales import Scale, x_scale, y_scale
+from layerlaw.pages.sheets.scales import Scale, together, x_scale, y_scale
 from layerlaw.sheet import ImagePanel, Panel, PlanePanel, Sheet
 from layerlaw.wording import clean, sentence
 
@@ -90,8 +90,9 @@ def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
     drawn = list(places.values())
     for log in (True, False) if sheet.share_y else ():  # one vertical scale for all panels of a kind
         alike = [place for place in drawn if place.panel.log_y is log]
+        scales = [place.y for place in alike]
         for place in alike:
-            place.y = Scale(min(p.y.low for p in alike), max(p.y.high for p in alike), log)
+            place.y = together(scales)
     for place in drawn:
         draw_panel(place.ax, place.panel, place.shades, place.y, size)
         _dress(place, across, size)
@@ -131,6 +132,8 @@ def _set_scale(ax: Axes, which: str, scale: Scale, *, most: int, whole: bool = F
     ax.set(**{f"{which}lim": (scale.low, scale.high)})
     axis.set_ticks(ticks, scale.words(ticks))
     axis.set_minor_formatter("")
+    if scale.zero is not None:  # no marks of numbers beside that of zeros
+        axis.set_ticks(scale.between_ticks(), minor=True)
     if most < MOST_Y:  # a small panel
         axis.set_ticks([], minor=True)
 

@@ -69,6 +69,8 @@ def colors(panel: Panel, known: dict[str, str]) -> list[str]:
 def draw_panel(ax: Axes, panel: Panel, shades: Sequence[str], y: Scale, size: float) -> None:
     """All series, the shaded range and the marked x."""
     bars = itertools.count()
+    if y.zero is not None:
+        ax.axhline(y.zero, color=theme.RULE, lw=0.8, zorder=0.8)
     if panel.shaded is not None and (panel.shaded[0] > 0 or not panel.log_x):
         ax.axvspan(*panel.shaded, color=theme.MUTED, alpha=0.12, lw=0, zorder=0.5)
     for series, color in zip(panel.series, shades, strict=True):
@@ -122,7 +124,7 @@ def spots(panel: Panel, x: Scale, y: Scale) -> list[Spot]:
 
 def _draw_line(ax: Axes, series: Series, color: str, y: Scale, size: float, log_x: bool) -> None:
     heights = [
-        v if v is not None and y.place(v) is not None and (x > 0 or not log_x) else math.nan
+        shown if (shown := y.shown(v)) is not None and (x > 0 or not log_x) else math.nan
         for x, v in zip(series.x, series.y, strict=True)
     ]
     options = dict(LINES[series.style])
@@ -144,8 +146,8 @@ def _draw_range(ax: Axes, series: Series, color: str, y: Scale, known: Sequence[
         for ends in (series.low, series.high)
     )
     if y.log:
-        floor = y.stretched(1, 0).low
-        lows = [v if math.isnan(v) else max(v, floor) for v in lows]
+        floor = y.stretched(1, 0).low if y.zero is None else y.zero
+        lows, highs = ([v if math.isnan(v) else max(v, floor) for v in ends] for ends in (lows, highs))
     drawn = [i for i, k in enumerate(known) if k]
     if series.style == "points" and len(drawn) <= LONG:
         xs, bottoms, tops = ([values[i] for i in drawn] for values in (series.x, lows, highs))

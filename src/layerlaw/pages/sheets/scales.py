@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from layerlaw.sheet import Panel, Series
 from layerlaw.wording import minus, number, power
 
 MOST_BEYOND = 0.3  # of the foreground's span is given to the background on either side
+BELOW = 10**0.5  # so many times below the least number, zeros are drawn on a log axis
+NOWHERE = 0.01  # where zeros are drawn if there is no other number
 OUTERMOST = 300.0  # decades from 1: what lies beyond is at the end of an axis
 
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis from `low` to `high`."""
+    """An axis from `low` to `high`; on a log axis zeros may have a place, at `zero`."""
 
     low: float
     high: float
     log: bool
+    zero: float | None = None
+
+    def shown(self, value: float | None) -> float | None:
+        """The number as it is drawn: a zero at its place; `None` where it cannot be drawn."""
+        value = self.zero if self.log and value == 0 else value
+        return None if value is None or (self.log and value <= 0) else value
 
     def place(self, value: float | None) -> float | None:
         """Where a number falls, as a fraction of the axis; `None` where it cannot be drawn."""
-        if value is None or (self.log and value <= 0):
+        if (value := self.shown(value)) is None:
             return None
         return (self._at(value) - self._at(self.low)) / (self._at(self.high) - self._at(self.low))
 
     def stretched(self, below: float, above: float) -> Scale:
         """The scale with so much of its length added at its ends."""
         low, high = self._at(self.low), self._at(self.high)
-        return _between(low - below * (high - low), high + above * (high - low), self.log)
+        return replace(_between(low - below * (high - low), high + above * (high - low), self.log), zero=self.zero)
 
     def ticks(self, most: int, *, whole: bool = False) -> list[float]:
         """At most about `most` round numbers; even steps where a log axis is too short for 1, 2, 5.
@@ -39,6 +47,8 @@ class Scale:
         >>> Scale(0.3, 50, True).ticks(5), Scale(4.2, 6.1, True).ticks(6)
         ([0.3, 1.0, 3.0, 10.0, 30.0], [4.5, 5.0, 5.5, 6.0])
         """
+        if self.zero is not None:
+            return [self.zero, *(t for t in replace(self, zero=None).ticks(most) if t > 0.999 * BELOW * self.zero)]
         if not self.log:
             return even_ticks(self.low, self.high, most, whole=whole)
         found = log_ticks(math.log10(self.low), math.log10(self.high))
@@ -52,12 +62,20 @@ class Scale:
         enough = len(found) > 2 or self.high > 20 * self.low
         return found if enough else even_ticks(self.low, self.high, most, whole=whole)
 
+    def between_ticks(self) -> list[float]:
+        """Of a log axis with a place for zeros: all digits of all decades, from the numbers that may be drawn on."""
+        least = self.low if self.zero is None else 0.999 * BELOW * self.zero
+        decades = range(math.floor(math.log10(least)), math.ceil(math.log10(self.high)) + 1)
+        return [t for k in decades for digit in range(1, 10) if least < (t := float(f"{digit}e{k}")) <= self.high]
+
     def words(self, ticks: Sequence[float]) -> list[str]:
         """The ticks in as few characters as possible; on a long log axis all as powers of ten, not only the outer ones.
 
         >>> Scale(1e-4, 1, True).words([1e-4, 1e-2, 1.0]), Scale(-1, 1, False).words([-0.5, 0.0, 600.0])
         (['10⁻⁴', '10⁻²', '1'], ['−0.5', '0', '600'])
         """
+        if ticks and ticks[0] == self.zero:
+            return ["0", *replace(self, zero=None).words(ticks[1:])]
         exponents = [round(math.log10(t)) for t in ticks] if self.log else []
         powers = self.log and all(math.isclose(10.0**k, t) for k, t in zip(exponents, ticks, strict=True))
         if powers and max(map(abs, exponents), default=0) > 3:
@@ -136,10 +154,22 @@ def y_scale(panel: Panel) -> Scale | None:
     back = _drawable(_heights(s for s in panel.series if s.style == "faint"), panel.log_y)
     if not panel.log_y and any(series.style == "bars" for series in panel.series):
         front.append(0.0)
+    if panel.log_y and panel.zeros and 0 in _heights(panel.series):
+        zero = min(front or back) / BELOW if front or back else NOWHERE
+        return replace(padded([zero, *front, *back], True, 0.06, 0.08), zero=zero)
     if not front and not back:
         return None
     scale = padded(front or back, panel.log_y, 0.06, 0.004 if panel.tight else 0.08)
     return before(scale, back) if front else scale
+
+
+def together(scales: Sequence[Scale]) -> Scale:
+    """One scale for several axes, all of them log or none; zeros are below the numbers of all."""
+    low, high = min(scale.low for scale in scales), max(scale.high for scale in scales)
+    if all(scale.zero is None for scale in scales):
+        return Scale(low, high, scales[0].log)
+    zero = min(scale.low / BELOW if scale.zero is None else scale.zero for scale in scales)
+    return replace(padded([zero, high], True, 0.06, 0.08), high=high, zero=zero)
 
 
 def before(scale: Scale, background: Sequence[float]) -> Scale:
