@@ -65,6 +65,26 @@ def probed(rank: int, world: int) -> dict[str, ll.Record]:
     return found
 
 
+def dealt() -> dict[str, ll.Record]:
+    """Standard errors and permuted labels of samples of classes 0, 1, 0, 1, …: each of two ranks has one of them alone."""
+    order = torch.cat([(k == LABELS).nonzero().flatten()[:30] for k in range(2)]).view(2, 30).T.flatten()
+    network = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 40), nn.ReLU(), nn.Linear(40, 2))).double()
+    data = TensorDataset(IMAGES[order].double(), LABELS[order])
+    numbers = TensorDataset(data.tensors[0], (data.tensors[0].mean((1, 2, 3)) + data.tensors[1]).unsqueeze(1))
+    how = {"uncertainty": True, "progress": False}
+
+    def loader(of: TensorDataset) -> DataLoader:
+        return DataLoader(of, batch_size=5, sampler=ll.data.UnpaddedSampler(of))
+
+    first, step = place()
+    return {
+        "kept": ll.probe(network, loader(data), **how),
+        "tensors": ll.probe(network, tuple(t[first::step] for t in data.tensors), batch_size=5, **how),
+        "streamed": ll.probe(network, loader(data), memory_gib=60_000 / 2**30, **how),
+        "numbers": ll.probe(network, loader(numbers), **how),
+    }
+
+
 def sharded() -> ll.Record:
     """A network whose weights are spread over the ranks."""
     from torch.distributed.fsdp import fully_shard
@@ -94,6 +114,8 @@ def main(folder: Path) -> None:
     how = {"uncertainty": False, "progress": False, "sites": "layers"}
     ll.probe(model, loader, **how).save(folder / f"distributed sampler {rank}.json")
     sharded().save(folder / f"sharded {rank}.json")
+    for name, record in dealt().items():
+        record.save(folder / f"dealt, {name} {rank}.json")
     try:  # a class that one rank lacks is no error, a class that all lack is one
         x, y = IMAGES[rank != LABELS], LABELS[rank != LABELS]
         (folder / f"lacking {rank}.txt").write_text(str(ll.probe(model, (x, y), progress=False).counts))

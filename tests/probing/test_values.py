@@ -361,3 +361,13 @@ def test_standard_errors_do_not_depend_on_the_order_of_the_file() -> None:
         ll.probe(nn.Linear(12, K), (x[o], y[o]), progress=False).sites[0].values["separation_log_se"] for o in orders
     ]
     assert min(errors[1:]) / 1.5 < errors[0] < 1.5 * max(errors[1:])
+
+
+def test_a_class_of_one_sample_has_no_standard_errors_and_a_note_says_so() -> None:
+    x, y = torch.randn(41, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    record = ll.probe(model, (x, torch.cat([y, torch.tensor([2])])), uncertainty=True, progress=False)
+    assert "separation_log_se" not in record.columns
+    assert any("No standard errors" in note and "one sample of class 2" in note for note in record.notes)
+    silent = ll.probe(model, (x, torch.cat([y, torch.tensor([2])])), uncertainty=False, progress=False)
+    assert not any("No standard errors" in note for note in silent.notes)

@@ -9,7 +9,8 @@ import oracle
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.measures import measure, separation
 from layerlaw.stats.around import Around
-from layerlaw.stats.passes import Dealer, FirstPass, SecondPass
+from layerlaw.stats.design import Dealer
+from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample, principal_plane
 
 K, GROUPS = 3, 5

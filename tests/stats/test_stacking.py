@@ -8,7 +8,8 @@ from layerlaw.errors import FeatureError
 from layerlaw.stats import stacking
 from layerlaw.stats import sums as sums_module
 from layerlaw.stats.around import Around, by_kin
-from layerlaw.stats.passes import Dealer, FirstPass, SecondPass
+from layerlaw.stats.design import Dealer
+from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.stacking import Stacks
 from layerlaw.stats.sums import ClassSums
 

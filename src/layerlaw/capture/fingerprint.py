@@ -164,7 +164,7 @@ class Fingerprint:
         for saved, _, _ in every:
             self.follow(saved)
         there = [(saved["streams"], places, numbers) for saved, places, numbers in every if saved["streams"]]
-        if not _one_sequence([(streams[0][0], places) for streams, places, _ in there]):
+        if not one_sequence([(streams[0][0], places) for streams, places, _ in there]):
             return
         for at, stream in enumerate(self.streams):
             numbers = [one[at] for _, _, one in there if at < len(one)]
@@ -191,7 +191,7 @@ class Fingerprint:
         """Whether every rank has places of its own, so that no sample of the data is on two of them."""
         self.settle()
         known = gathered((self.streams[0].rows if self.streams else 0, self.places))
-        return _one_sequence([(rows, places) for rows, places in known if rows])
+        return one_sequence([(rows, places) for rows, places in known if rows])
 
     def ranks_alike(self) -> list[list[int]]:
         """Ranks that have the same samples, in whatever order, as lists of two or more; before `all_reduce`."""
@@ -235,7 +235,7 @@ def _digest(told: str) -> str:
     return hashlib.sha256(told.encode()).hexdigest()[:32]
 
 
-def _one_sequence(shares: Sequence[tuple[int, Places | None]]) -> bool:
+def one_sequence(shares: Sequence[tuple[int, Places | None]]) -> bool:
     """Whether shares of so many samples at these places are 0, 1, 2, … together, each once."""
     n, steps = sum(rows for rows, _ in shares), {places[1] if places else 0 for _, places in shares}
     if len(steps) != 1 or steps <= {0}:

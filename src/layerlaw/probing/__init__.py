@@ -392,4 +392,4 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes += doubt_notes(run, train)
     if isinstance(run.classes, Targets):
         return notes + run.classes.notes(train)
-    return notes + run.classes.doubts(train) + rank_notes(run.classes, train)
+    return notes + run.classes.doubts(train) + rank_notes(run, train)

@@ -131,8 +131,10 @@ def without_repetition(sites: Sequence[Site], reads: str | None, means: Callable
     return others if again else list(sites)
 
 
-def rank_notes(classes: Classes, split: Split) -> list[str]:
-    """At which sites class means span fewer dimensions than they could, and where they are one place."""
+def rank_notes(run: Prober, split: Split) -> list[str]:
+    """At which sites class means span fewer dimensions than they could, where they are one place; classes of one sample."""
+    classes = run.classes
+    assert isinstance(classes, Classes)
     short = [
         site.name
         for site, around in split.around.items()
@@ -142,4 +144,9 @@ def rank_notes(classes: Classes, split: Split) -> list[str]:
     if dead := [site.name for site, around in split.around.items() if around.rank == 0]:
         why = "the class means differ by no more than rounding, so that all of them count as equally near"
         notes.append(f"No nearest class center at: {', '.join(dead)}: {why}.")
+    alone = [str(number) for number, count in zip(classes.ids, split.counts, strict=True) if count == 1]
+    wanted = run.options.uncertainty in (True, "jackknife", None) and not split.no_extras_why
+    if alone and wanted and not split.has("left_out"):
+        which = f"class{'es' * (len(alone) > 1)} {', '.join(alone[:10])}{', …' * (len(alone) > 10)}"
+        notes.append(f"No standard errors: they leave samples out, and there is one sample of {which}.")
     return notes

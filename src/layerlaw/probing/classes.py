@@ -21,9 +21,10 @@ from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.around import FEW_MEANS, Around, check_ranges
 from layerlaw.stats.centers import Centers, Weighting
+from layerlaw.stats.design import Dealer
 from layerlaw.stats.labels import check_counts, check_reached, near_chance
 from layerlaw.stats.limits import TOO_LARGE, Doubt, finite
-from layerlaw.stats.passes import Dealer, FirstPass, SecondPass, SumsAgain
+from layerlaw.stats.passes import FirstPass, SecondPass, SumsAgain
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import double, not_dense
 

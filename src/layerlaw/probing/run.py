@@ -9,8 +9,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.batches import Batches, check_normalized_alone
-from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.batches import Batches, Pair, check_normalized_alone
+from layerlaw.capture.fingerprint import Fingerprint, Places
 from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
@@ -39,15 +39,15 @@ from layerlaw.probing.memory import (
 )
 from layerlaw.probing.shards import Pace, Step, borrowed, looked_up
 from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
-from layerlaw.probing.state import Split, State, first_pass, second_pass, taken_over
+from layerlaw.probing.state import Split, State, among_ranks, first_pass, second_pass, taken_over
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.design import TargetDealer
-from layerlaw.stats.passes import Dealer, SecondPass, check_finite
+from layerlaw.stats.design import Dealer
+from layerlaw.stats.passes import SecondPass, check_finite
 from layerlaw.stats.plane import Plane
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import adding_nothing, all_reduce, look_at_others, world_size
+from layerlaw.stats.ranks import adding_nothing, all_reduce, gathered, look_at_others, world_size
 from layerlaw.stats.regression import SecondRegression
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
@@ -235,6 +235,9 @@ class GroupedProbe:
         self.memory = Budget(options.memory, taken + scatter_bytes(sites, linear))
         self.fitting = fitting = Extras.that_fit(sites, data.samples, classes.K, self.memory, wanted)
         self.known = None if data.labels is None else classes.positions(data.labels, f"labels of {label}")[0].cpu()
+        self._shares: list[tuple[Tensor | None, Places | None]] | None = None  # labels of all ranks, and their places
+        if world_size() > 1 and (isinstance(classes, Targets) or (extras and options.uncertainty is not False)):
+            self._shares = gathered((self._in_order(), data.places))
         self.split: Split = Split(untrusted={} if forgive else None, no_linear_why=why_not)
         self.views = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         shards = taken_over.get() is not None
@@ -259,8 +262,16 @@ class GroupedProbe:
         except MemoryBudgetError as error:
             raise error if label == "data" else MemoryBudgetError(f"{label}: {error}") from None
 
-    def _dealer(self) -> Dealer | TargetDealer:
-        return self.prober.classes.dealer(*self.views, self.prober.options.seed, self.known)
+    def _in_order(self) -> Tensor | None:
+        """The labels in the order in which samples come, where they are known beforehand."""
+        order = self.data.source.order if isinstance(self.data.source, Pair) else None
+        if order is None or self.data.labels is None:
+            return self.known
+        return self.prober.classes.positions(self.data.labels[order.to(self.data.labels.device)], self.label)[0].cpu()
+
+    def _dealer(self) -> Dealer:
+        dealer = self.prober.classes.dealer(*self.views, self.prober.options.seed, self.known)
+        return dealer if self._shares is None else among_ranks(dealer, self._shares)
 
     def go(self, test: GroupedProbe | None = None, *, let_go: bool = True) -> None:
         """Measure all of it, and of every group of sites the test data right behind.

@@ -24,9 +24,10 @@ from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures, enough_gib, in_gib, the_budget
 from layerlaw.probing.shards import check_dealt
 from layerlaw.probing.state import Split, State
+from layerlaw.stats.design import Dealer
 from layerlaw.stats.labels import check_counts
 from layerlaw.stats.limits import TOO_LARGE, check_range, finite
-from layerlaw.stats.passes import Dealer, Dealt, check_finite
+from layerlaw.stats.passes import Dealt, check_finite
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, gathered
 from layerlaw.stats.slices import Added, Slice, SlicedSite, Views

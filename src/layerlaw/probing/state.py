@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.capture.batches import Batches
-from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.fingerprint import Fingerprint, Places, one_sequence
 from layerlaw.capture.plan import Site
 from layerlaw.capture.replay import Features, Replays
 from layerlaw.errors import FeatureError, LabelError, PassError
@@ -24,10 +24,11 @@ from layerlaw.probing.shards import Pace, check_dealt
 from layerlaw.probing.targets import Targets
 from layerlaw.probing.waiting import Waiting, add_second
 from layerlaw.stats.around import Around, Finished
-from layerlaw.stats.passes import Dealer, Dealt, FirstPass, SecondPass, SumsAgain
+from layerlaw.stats.design import Dealer, RankDealer, TargetDealer
+from layerlaw.stats.passes import Dealt, FirstPass, SecondPass, SumsAgain
 from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import adding_nothing, world_size
+from layerlaw.stats.ranks import adding_nothing, gathered, rank, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 from layerlaw.stats.scatter import NearestCenter, Scatter
 from layerlaw.stats.slices import Reference
@@ -267,6 +268,10 @@ def first_pass(prober: Prober, state: State) -> None:
     if empty:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
     check_dealt(state.fingerprint, state.data, state.label)
+    deals = state.dealer.groups or state.dealer.permuted or isinstance(state.dealer, TargetDealer)
+    if world_size() > 1 and deals and not isinstance(state.dealer, RankDealer):
+        mine = kept.labels.cpu()[: 0 if state.borrowed else None] if kept.whole else None
+        state.dealer = among_ranks(state.dealer, gathered((mine, state.data.places)))
     if kept.whole:
         state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
         state.dealer.restart()
@@ -338,6 +343,23 @@ def _second_forward(prober: Prober, state: State, second: SecondPass | SecondReg
 
 taken_over: ContextVar[Callable[[Any, State, Any, Any], None] | None] = ContextVar("taken_over", default=None)
 """Called with a prober, a state, its split and the reference instead of both passes: a shard does one, on its samples."""
+
+
+def among_ranks(dealer: Dealer, shares: Sequence[tuple[Tensor | None, Places | None]]) -> Dealer:
+    """One that deals by the places of samples among those of all ranks, whose labels and places are given.
+
+    Where a rank does not know its labels (`None`) each deals by itself. Samples without known places stand rank by rank.
+    """
+    known = [labels for labels, _ in shares if labels is not None]
+    if len(known) < len(shares) or not len(known[rank()]):
+        return dealer
+    counts = [len(labels) for labels in known]
+    starts = [(sum(counts[:r]), 1) for r in range(len(counts))]
+    told = [places for _, places in shares]
+    if one_sequence([(n, places) for n, places in zip(counts, told, strict=True) if n]):
+        starts = [places or (0, 1) for places in told]
+    at = [first + step * torch.arange(n) for n, (first, step) in zip(counts, starts, strict=True)]
+    return RankDealer(dealer, torch.cat(known)[torch.cat(at).argsort()], at[rank()])
 
 
 class DealerFrom(Dealer):

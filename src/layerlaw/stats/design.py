@@ -1,4 +1,4 @@
-"""The design of a regression on targets: how they are dealt batch by batch, and the views that share a product."""
+"""How labels and targets are dealt batch by batch; the design of a regression on targets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,54 @@ from torch import Tensor
 from layerlaw.stats.centers import FeatureFit
 from layerlaw.stats.labels import deal_groups, shuffled_groups
 from layerlaw.stats.limits import hides_directions
-from layerlaw.stats.passes import Dealer, Dealt
+from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double
+from layerlaw.stats.ranks import rank, world_size
+
+
+class Dealer:
+    """Deals batches in the same way in both passes: stratified groups, labels permuted so many times with a fixed seed.
+
+    Ranks that do not know each other's labels take turns in dealing groups, and draw labels instead of permuting their own:
+    a rank may have samples of few classes.
+    """
+
+    def __init__(self, classes: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
+        self.classes, self.groups, self.permuted = classes, groups, permuted
+        self.seed, self.all_labels = seed, all_labels
+        self.turn = rank(), world_size()
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a pass."""
+        self._seen = torch.zeros(self.classes, dtype=torch.long)
+        self._order = self._turns(self.groups) if self.groups else None
+        self._generator = torch.Generator().manual_seed(self.seed + self.turn[0])
+        self._shuffled = None
+        if self.permuted and self.all_labels is not None and self.turn[1] == 1:
+            n = len(self.all_labels)
+            orders = [torch.randperm(n, generator=self._generator) for _ in range(self.permuted)]
+            self._shuffled = self.all_labels[torch.stack(orders)]  # (P, n)
+        self._at = 0
+
+    def _turns(self, groups: int) -> Tensor:
+        """The group numbers that this rank deals."""
+        order, (first, step) = shuffled_groups(groups, self.seed), self.turn
+        return order if step == 1 else order[(first + step * torch.arange(len(order))) % len(order)]
+
+    def deal(self, labels: Tensor) -> Dealt:
+        """Labels (n,) of the next batch, already numbered 0 … K−1."""
+        dealt = Dealt(labels)
+        n = len(labels)
+        if self.groups:
+            dealt.groups = deal_groups(labels.cpu(), self._seen, self.groups, self._order).to(labels.device)
+        if self._shuffled is not None:
+            dealt.permuted = self._shuffled[:, self._at : self._at + n].to(labels.device)
+        elif self.permuted:  # a stream whose labels are not known beforehand: drawn, not permuted
+            drawn = torch.randint(self.classes, (self.permuted, n), generator=self._generator)
+            dealt.permuted = drawn.to(labels.device)
+        self._at += n
+        return dealt
 
 
 class TargetDealer(Dealer):
@@ -29,7 +75,7 @@ class TargetDealer(Dealer):
     def restart(self) -> None:
         """Begin a pass."""
         super().restart()
-        self._order = shuffled_groups(self.always, self.seed)
+        self._order = self._turns(self.always)
         self._noise: tuple[Tensor, Tensor] | None = None
 
     def deal(self, labels: Tensor) -> Dealt:
@@ -46,6 +92,31 @@ class TargetDealer(Dealer):
             dealt.permuted = (self._noise[0] + self._noise[1] * drawn).mT
         self._at += n
         return dealt
+
+
+class RankDealer(Dealer):
+    """Deals the samples of one rank as one process would deal those of all: `labels` are theirs, `mine` (n,) its places."""
+
+    def __init__(self, one: Dealer, labels: Tensor, mine: Tensor) -> None:
+        self.classes, self.groups, self.permuted = one.classes, one.groups, one.permuted
+        one.turn, one.all_labels = (0, 1), labels
+        one.restart()
+        dealt = one.deal(labels)
+        self._groups = None if dealt.groups is None else dealt.groups[mine]
+        self._permuted = None if dealt.permuted is None else dealt.permuted[..., mine]
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a pass."""
+        self._at = 0
+
+    def deal(self, labels: Tensor) -> Dealt:
+        """The labels of the next batch."""
+        rows = slice(self._at, self._at + len(labels))
+        self._at = rows.stop
+        both = (self._groups, self._permuted)
+        groups, permuted = (None if t is None else t[..., rows].to(labels.device) for t in both)
+        return Dealt(labels, groups, permuted)
 
 
 class DesignRows:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import ONE_FORWARD, Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
-from layerlaw.stats.labels import Labelings, deal_groups, kept_one_hot, one_hot, shuffled_groups
+from layerlaw.stats.labels import Labelings, kept_one_hot, one_hot
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
 from layerlaw.stats.precision import at_least_float32, double
 from layerlaw.stats.ranks import all_reduce, is_alone
@@ -80,41 +80,6 @@ class Dealt:
             self._made[key] = make()
         found: T = self._made[key]
         return found
-
-
-class Dealer:
-    """Deals batches in the same way in both passes: stratified groups, labels permuted so many times with a fixed seed."""
-
-    def __init__(self, classes: int, *, groups: int, permuted: int, seed: int, all_labels: Tensor | None) -> None:
-        self.classes, self.groups, self.permuted = classes, groups, permuted
-        self.seed, self.all_labels = seed, all_labels
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin a pass."""
-        self._seen = torch.zeros(self.classes, dtype=torch.long)
-        self._order = shuffled_groups(self.groups, self.seed) if self.groups else None
-        self._generator = torch.Generator().manual_seed(self.seed)
-        self._shuffled = None
-        if self.permuted and self.all_labels is not None:
-            n = len(self.all_labels)
-            orders = [torch.randperm(n, generator=self._generator) for _ in range(self.permuted)]
-            self._shuffled = self.all_labels[torch.stack(orders)]  # (P, n)
-        self._at = 0
-
-    def deal(self, labels: Tensor) -> Dealt:
-        """Labels (n,) of the next batch, already numbered 0 … K−1."""
-        dealt = Dealt(labels)
-        n = len(labels)
-        if self.groups:
-            dealt.groups = deal_groups(labels.cpu(), self._seen, self.groups, self._order).to(labels.device)
-        if self._shuffled is not None:
-            dealt.permuted = self._shuffled[:, self._at : self._at + n].to(labels.device)
-        elif self.permuted:  # a stream whose labels are not known beforehand: drawn, not permuted
-            drawn = torch.randint(self.classes, (self.permuted, n), generator=self._generator)
-            dealt.permuted = drawn.to(labels.device)
-        self._at += n
-        return dealt
 
 
 class FirstPass:
