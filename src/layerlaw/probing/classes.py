@@ -18,11 +18,10 @@ from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
 from layerlaw.measures.unread import SiteColumns, all_columns
 from layerlaw.record import CLASSIFIER, Kind
-from layerlaw.stats import checked_labels
 from layerlaw.stats.around import FEW_MEANS, Around, check_ranges
 from layerlaw.stats.centers import Centers, Weighting
 from layerlaw.stats.design import Dealer
-from layerlaw.stats.labels import check_counts, check_reached, near_chance
+from layerlaw.stats.labels import check_counts, check_reached, checked_labels, near_chance
 from layerlaw.stats.limits import TOO_LARGE, Doubt, finite
 from layerlaw.stats.passes import FirstPass, SecondPass, SumsAgain
 from layerlaw.stats.plane import PlaneSample

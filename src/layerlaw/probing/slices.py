@@ -36,8 +36,7 @@ from layerlaw.wording import counted
 if TYPE_CHECKING:
     from layerlaw.probing.run import Prober
 
-MOST_ROUNDS = 1000  # of two forwards each
-LISTED = 5  # sites that a note names
+MOST_ROUNDS, LISTED = 1000, 5  # rounds of two forwards each; sites that a note names
 FEATURE_BYTES = 9  # per class and view: sums in float64, and an eighth for copies of parts
 NO_LINEAR = "it is measured in slices of its features"
 SINCE = (
