@@ -157,3 +157,13 @@ def test_geometry_of_means_on_a_line() -> None:
     assert float(norms) == pytest.approx(np.std([1, 1, 2]) / np.mean([1, 1, 2]), rel=1e-14)
     assert float(angles) == pytest.approx((1.5 + 0.5 + 0.5) / 3, rel=1e-14)
     assert float(equal) == pytest.approx(np.std([1, -1, -1]), rel=1e-14)
+
+
+def test_discrimination_of_nearly_parallel_means_keeps_its_digits() -> None:
+    """1 − cos of a small angle t is 2 sin²(t/2); as a difference from 1 it would have four digits here."""
+    t = 1e-6
+    x = torch.tensor(
+        [[1.0, 0.0], [1.0, 0.0], [math.cos(t), math.sin(t)], [math.cos(t), math.sin(t)]], dtype=torch.float64
+    )
+    found = measure(x, torch.tensor([0, 0, 1, 1]))
+    assert float(found["discrimination"]) == pytest.approx(2 * math.sin(t / 2) ** 2, rel=1e-9)

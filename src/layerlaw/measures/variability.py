@@ -54,9 +54,16 @@ def compression(centers: Centers, variances: Tensor) -> Tensor:
 
 
 def discrimination(centers: Centers) -> Tensor:
-    """1 − the largest cosine between two class means, not centered (…); higher is better (Wang et al. 2023)."""
-    gram = centers.original_means @ centers.original_means.mT
-    norms = gram.diagonal(dim1=-2, dim2=-1).sqrt()
-    cosines = gram / (norms.unsqueeze(-1) * norms.unsqueeze(-2))
+    """1 − the largest cosine between two class means, not centered (…); higher is better (Wang et al. 2023).
+
+    As half the squared distance of the two unit vectors: of nearly parallel means the difference from 1 has few digits.
+    """
+    means = centers.original_means
+    units = means / torch.linalg.vector_norm(means, dim=-1, keepdim=True)
+    cosines = units @ units.mT
     cosines.diagonal(dim1=-2, dim2=-1).fill_(-torch.inf)
-    return 1 - cosines.amax((-2, -1))
+    nearest = cosines.flatten(-2).argmax(-1, keepdim=True)  # (…, 1)
+    pair = torch.cat([nearest // cosines.shape[-1], nearest % cosines.shape[-1]], -1)
+    one, other = units.gather(-2, pair.unsqueeze(-1).expand(*pair.shape, units.shape[-1])).unbind(-2)
+    found: Tensor = (one - other).square().sum(-1) / 2
+    return found
