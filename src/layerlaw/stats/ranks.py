@@ -8,17 +8,19 @@ import os
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
+from itertools import zip_longest
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerlaw.errors import InputError, LayerlawError, PassError, RankError
+from layerlaw.errors import InputError, LayerlawError, PassError, RankError, shown
+from layerlaw.files import sha256
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -26,10 +28,7 @@ Ranks: TypeAlias = Any  # a process group of torch.distributed; where torch was 
 LONGEST = 2000  # bytes of an error that other ranks are told
 LOOK_EVERY = 1.0  # seconds between looks at whether another rank failed, during a pass
 LET_GO = 10.0  # seconds to wait at exit for threads of the group
-MEETING, PATIENCE = (
-    45.0,
-    "LAYERLAW_RANK_TIMEOUT",
-)  # seconds within which all ranks come, and the variable that says others
+MEETING, PATIENCE = 45.0, "LAYERLAW_RANK_TIMEOUT"  # seconds within which all ranks come, and what says others
 _group: Ranks = None  # the processes that measure together; `None`: all of the job
 
 
@@ -127,6 +126,32 @@ def gathered(mine: T) -> list[T]:
     rows[rank(), : len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     _added_up(rows)
     return [pickle.loads(row[:n].cpu().numpy().tobytes()) for row, n in zip(rows, sizes.tolist(), strict=True)]
+
+
+def check_alike(facts: Mapping[str, Any], cure: str) -> None:
+    """Raise, on all ranks, where one of these is not the same on all of them: the first, with what two of them have.
+
+    Checksums are exchanged; what is behind them, where it may be long and differs.
+    """
+    marks = gathered({name: sha256([repr(value).encode()]) for name, value in facts.items()})
+    for name, mine in facts.items():
+        other = next((r for r, of_rank in enumerate(marks) if of_rank[name] != marks[0][name]), None)
+        if other is not None:
+            known = gathered(mine)
+            here, there, at = _first_other(known[0], known[other])
+            got = f"got {here} on rank 0 and {there} on rank {other}{at}"
+            raise InputError(f"{name}: expected the same on all {world_size()} ranks, {got}. {cure}.")
+
+
+def _first_other(here: Any, there: Any) -> tuple[str, str, str]:
+    """Two values in words; of tuples the first entries that differ, and which of them these are."""
+    if not (isinstance(here, tuple) and isinstance(there, tuple)):
+        return shown(here), shown(there), ""
+    nothing = object()
+    pairs = enumerate(zip_longest(here, there, fillvalue=nothing), 1)
+    at, both = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    one, other = ("nothing" if value is nothing else shown(value) for value in both)
+    return one, other, f" (number {at} of them)"
 
 
 def from_first(tensor: Tensor) -> Tensor:
