@@ -6,7 +6,6 @@ import hashlib
 import pickle
 import random
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -22,11 +21,14 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint
 from layerlaw.capture.hooks import unobserved
+from layerlaw.capture.network import parts_of
 from layerlaw.capture.plan import Plan
+from layerlaw.data.sharding import dealt_to_others
 from layerlaw.errors import DataError, InputError, PassError
 from layerlaw.files import sha256
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
+from layerlaw.progress import warn
 from layerlaw.provenance import DIGEST_BYTES
 from layerlaw.stats.ranks import check_alike, from_first, gathered, others_go_on, rank, world_size
 from layerlaw.wording import counted
@@ -311,20 +313,19 @@ class _StatePickler(pickle.Pickler):
 
 
 def unequal_notes(*all_data: Batches | None) -> list[str]:
-    """A note where a sampler repeats samples or leaves some out to be fair to all ranks, or shares overlap; rank 0 warns."""
+    """A note where samplers deal to other ranks than these, repeat samples or leave some out to be fair to all ranks, or
+    shares overlap; rank 0 warns."""
     notes = []
-    for data in all_data:
-        if data is not None and (data.unequal or data.on_several or data.suspect):
-            n = data.on_several
-            found = (
-                f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
-            )
-            found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
-            found = data.unequal or found
-            cure = "With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
-            notes.append(f"{data.where}: {found}. {cure}.")
+    for data in filter(None, all_data):
+        n = data.on_several
+        found = f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
+        found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
+        if found := data.unequal or found:
+            found = f"{found}. With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
+        if found := dealt_to_others(parts_of(data.source)) or found:
+            notes.append(f"{data.where}: {found}.")
             if rank() == 0:
-                warnings.warn(f"layerlaw: {notes[-1]}", stacklevel=4)
+                warn(f"layerlaw: {notes[-1]}")
     return notes
 
 

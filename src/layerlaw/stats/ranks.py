@@ -32,9 +32,14 @@ MEETING, PATIENCE = 45.0, "LAYERLAW_RANK_TIMEOUT"  # seconds within which all ra
 _group: Ranks = None  # the processes that measure together; `None`: all of the job
 
 
+def is_ready() -> bool:
+    """Whether this process is one of a job of torch.distributed, and knows of it."""
+    return dist.is_available() and dist.is_initialized()
+
+
 def world_size() -> int:
     """How many processes measure together."""
-    return dist.get_world_size(_group) if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size(_group) if is_ready() else 1
 
 
 def rank() -> int:
@@ -380,7 +385,7 @@ def _check_group(ranks: Ranks) -> None:
     if ranks is None:
         return
     expected = "ranks: expected a process group of torch.distributed such as mesh['data'].get_group()"
-    if not (dist.is_available() and dist.is_initialized()):
+    if not is_ready():
         raise InputError(f"{expected}, got {type(ranks).__name__} in a job without process groups.")
     if ranks is dist.GroupMember.NON_GROUP_MEMBER:
         raise InputError(
