@@ -1,6 +1,7 @@
 """Progress as a callable: `progress(iterable, label, total)` yields the same items and tells how far it is."""
 
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from layerlaw.errors import Demand, InputError, shown
 
 T = TypeVar("T")
+PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")  # as frames name files
 EXPECTED = "progress: expected True, False or a function (items, label, total)"
 
 
@@ -22,6 +24,14 @@ class Progress(Protocol):
 def bar(items: Iterable[T], label: str, total: int | None) -> Iterator[T]:
     """Show a progress bar with the time left, on a terminal's standard error or in a notebook; gone when done."""
     yield from _tqdm(items, label, total)
+
+
+def warn(words: str) -> None:
+    """Warn at the line of the user's that called this package, however deep in it the warning comes up."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(words, stacklevel=level)
 
 
 def notebook() -> Literal["jupyter", "marimo", ""]:

@@ -85,6 +85,40 @@ def shards(rank: int) -> dict[str, tuple[nn.Module, Any, dict[str, Any]]]:
     }
 
 
+OTHERWISE: dict[str, tuple[Any, Any]] = {  # arguments of rank 0 and of rank 1, whose statistics may have the same sizes
+    "batchnorm": ("running", "batch"),
+    "seed": (0, 1),
+    "reduce": ("mean", "max"),
+    "weighting": ("samples", "classes"),
+    "memory_gib": (2.0, 1.0),
+    "null": (False, True),
+    "parts": (True, False),
+    "linear": (True, False),
+    "uncertainty": (True, "jackknife"),
+    "data_name": ("training", "test"),
+    "sites": (["0", "2"], ["0", "4"]),
+    "classes": ([0, 1], [1, 0]),
+    "names of the classes": (["a", "b", "c"], ["a", "b", "d"]),
+    "scores": ("auto", None),
+}
+
+
+def otherwise(name: str, rank: int) -> dict[str, Any]:
+    """One of these, and what goes with it."""
+    more = {"classes": K} if name == "scores" else {}
+    return more | {"classes" if name.startswith("names") else name: OTHERWISE[name][rank]}
+
+
+def alike_but(name: str, rank: int) -> nn.Module:
+    """The same weights, and on rank 1 something that no parameter tells."""
+    found = network()
+    if name == "modules" and rank == 1:
+        found[1].eps = 0.5
+    if name == "buffers" and rank == 1:
+        found.register_buffer("extra", torch.ones(3))
+    return found
+
+
 def alone(name: str) -> tuple[nn.Module, Any, dict[str, Any]]:
     """The same samples in one process."""
     model, data, how = shards(0)[name]
@@ -102,7 +136,7 @@ def main(rank: int, port: str, folder: Path) -> None:
     def attempt(name: str, *given: Any, **how: Any) -> None:
         began = time.monotonic()
         try:
-            ll.probe(*given, **QUIET, **how)
+            ll.probe(*given, **QUIET | how)
             told[name] = ["", "", 0.0]
         except ll.LayerlawError as error:
             told[name] = [type(error).__name__, str(error), time.monotonic() - began]
@@ -117,6 +151,13 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt("test data on one", network(), mine, test=batches(30) if rank == 0 else None)
     attempt("other weights", weighted(rank), mine)
     attempt("another dtype", network().to(torch.float64 if rank else torch.float32), mine)
+    for name in OTHERWISE:
+        attempt(name, network(), mine, **otherwise(name, rank))
+    for name in ("modules", "buffers"):
+        attempt(name, alike_but(name, rank), mine)
+    own: dict[str, Any] = {"device": "cpu"} if rank else {"busy": "raise", "progress": lambda items, *_: iter(items)}
+    pair = INPUTS[30 * rank : 30 * rank + 30], LABELS[30 * rank : 30 * rank + 30]
+    attempt("what may differ", network(), pair, batch_size=10 + 5 * rank, **own)
     attempt("no samples at all", network(), [])
     attempt("whole", network(), mine)
     for name, (model, data, how) in shards(rank).items():

@@ -207,7 +207,8 @@ def main(rank: int, port: str, folder: Path) -> None:
                 warnings.simplefilter("always")
                 record = ll.probe(*given, **QUIET | how)
             told[name] = {"error": "", "notes": record.notes, "counts": record.counts}
-            told[name]["warned"] = [str(one.message) for one in caught if "layerlaw" in str(one.message)]
+            own = [one for one in caught if "layerlaw" in str(one.message)]
+            told[name] |= {"warned": [str(one.message) for one in own], "at": [one.filename for one in own]}
             record.save(folder / f"{name} {rank}.json")
         except ll.LayerlawError as error:
             told[name] = {"error": type(error).__name__, "words": str(error), "seconds": time.monotonic() - began}

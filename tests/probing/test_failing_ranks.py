@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from failing_ranks import alone, shards
+from failing_ranks import OTHERWISE, alone, shards
 from test_ranks import free_port
 
 import layerlaw as ll
@@ -58,15 +58,42 @@ def test_an_error_on_one_rank_reaches_the_other_with_its_text(name: str, words: 
 
 
 def test_ranks_that_measure_different_things_are_told_so(folder: Path) -> None:
-    for name in ("other sites", "test data on one"):
+    same = "expected the same on all 2 ranks, got"
+    for name, words in (
+        ("other sites", f"sites: {same} '3' on rank 0 and nothing on rank 1 (number 2 of them)."),
+        ("test data on one", f"test: {same} 'data' on rank 0 and None on rank 1."),
+        (
+            "other models",
+            f"modules as printed: {same} '(0): Linear(in_features=6, out_features=8, bias=True)' on rank 0",
+        ),
+        ("modules", "eps=0.5"),
+        ("buffers", f"buffers: {same} nothing on rank 0 and 'extra' on rank 1"),
+    ):
         for kind, text, _ in told(folder, name):
-            assert (kind, "statistics of different sizes" in text) == ("PassError", True)
-            assert "Call it on all of them with the same arguments: sites, classes, test (all or none of them)" in text
-    for name in ("other models", "other weights", "another dtype"):
+            assert (kind, words in text) == ("InputError", True), text
+    for name in ("other weights", "another dtype"):
         for kind, text, _ in told(folder, name):
             assert (kind, "expected the same weights on all 2 ranks" in text) == ("PassError", True)
     for kind, text, _ in told(folder, "no samples at all"):
         assert (kind, text) == ("DataError", "data: expected samples, got none on all 2 ranks.")
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_an_argument_that_differs_is_named_with_what_two_ranks_have(name: str, folder: Path) -> None:
+    first, second = OTHERWISE[name]
+    shown = {
+        "sites": "'2' on rank 0 and '4' on rank 1 (number 2 of them)",
+        "classes": "0 on rank 0 and 1 on rank 1 (number 1 of them)",
+        "names of the classes": "'c' on rank 0 and 'd' on rank 1 (number 3 of them)",
+        "scores": "'the output' on rank 0 and 'scores=None' on rank 1",
+    }.get(name, f"{first!r} on rank 0 and {second!r} on rank 1")
+    cure = "Give all of them the same model and arguments: only the data are dealt."
+    for kind, text, _ in told(folder, name):
+        assert (kind, text) == ("InputError", f"{name}: expected the same on all 2 ranks, got {shown}. {cure}")
+
+
+def test_what_is_of_one_rank_alone_may_differ(folder: Path) -> None:
+    assert told(folder, "what may differ") == [["", "", 0.0]] * 2
 
 
 def test_after_errors_the_ranks_can_measure_again(folder: Path) -> None:

@@ -257,20 +257,25 @@ def changed_module() -> nn.Module:
     ("model", "data", "how", "message"),
     [
         (changed_weights(), (X, Y), {}, "shard 1 of 2 measured another model"),
-        (changed_module(), (X, Y), {}, "shard 1 of 2 measured another model"),
-        (network(), (X.roll(1, 0), Y), {}, "shard 1 of 2 measured other data"),
+        (
+            changed_module(),
+            (X, Y),
+            {},
+            r"measured another model \(the same weights, but other modules as they are print",
+        ),
+        (network(), (X.roll(1, 0), Y), {}, r"shard 1 of 2 measured other data \(other inputs or labels\)\. Where they"),
         (network(), (X, Y.roll(1, 0)), {}, "shard 1 of 2 measured other data"),
-        (network(), (X[:200], Y[:200]), {}, r"shard 1 of 2 measured other data .*\"samples\": 300.* there"),
         (
             network(),
-            (X, Y),
-            {"seed": 1},
-            r"measured with other options \(\{\"seed\": 0\} there, \{\"seed\": 1\} here\)",
+            (X[:200], Y[:200]),
+            {},
+            r"other data \(batches 8 there, 5 here; samples 300 there, 200 here; other in",
         ),
+        (network(), (X, Y), {"seed": 1}, r"measured with other options \(seed 0 there, 1 here\)"),
         (network(), (X, Y), {"uncertainty": False}, "measured with other options"),
         (network(), (X, Y), {"sites": ["layers.1", "layers.2"]}, "measured other sites"),
         (network(), (X, Y), {"classes": [0, 2]}, "measured other classes"),
-        (network(), (X, Y), {"test": (X, Y)}, "measured other data sets"),
+        (network(), (X, Y), {"test": (X, Y)}, r"measured other data sets \(data there, data, test here\)"),
         (network(), (X, Y), {"batch_size": 20}, r"measured data in batches of another size \(40 there, 20 here\)"),
     ],
 )
@@ -335,23 +340,33 @@ def test_features_that_change_between_the_rounds_are_told_with_what_helps_in_sha
     assert "; make the data deterministic. Measure all shards again in a new folder." in str(error.value)
 
 
-def test_random_augmentation_is_named_where_shards_find_other_data(tmp_path: Path) -> None:
-    class Augmented(TensorDataset):
-        def __getitem__(self, i: int) -> Any:
-            x, y = super().__getitem__(i)
-            return x + 0.1 * torch.randn(12), y
+def test_random_augmentation_is_noticed_though_every_job_is_seeded_alike(tmp_path: Path) -> None:
+    data = DataLoader(Augmented(X, Y), batch_size=40)
+    with pytest.raises(
+        DataError, match=r"data: expected samples that are the same in every job, .*Random augmentation do"
+    ):
+        probe_shard(network(), data, shard=(1, 2), state=tmp_path, progress=False)
+    with pytest.raises(DataError, match=r"test: expected samples that are the same in every job, got some that change"):
+        probe_shard(network(), (X, Y), test=data, shard=(1, 2), state=tmp_path, progress=False, uncertainty=False)
 
+
+class Augmented(TensorDataset):
+    """Every sample with noise that depends on the generator of torch."""
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = super().__getitem__(i)
+        return x + 0.1 * torch.randn(12), y
+
+
+def test_random_augmentation_is_named_where_shards_find_other_data(tmp_path: Path) -> None:
     how = {"batch_size": 40, "progress": False}
-    torch.manual_seed(1)
-    probe_shard(network(), Augmented(X, Y), shard=(1, 2), state=tmp_path, **how)
-    model = network()
-    torch.manual_seed(2)
+    probe_shard(network(), TensorDataset(X, Y), shard=(1, 2), state=tmp_path, **how)
     with pytest.raises(
         DataError, match=r"measured other data .*Random augmentation does this: make the data determini"
     ):
-        probe_shard(model, Augmented(X, Y), shard=(2, 2), state=tmp_path, **how)
+        probe_shard(network(), TensorDataset(X + 1, Y), shard=(2, 2), state=tmp_path, **how)
     with pytest.raises(DataError, match="another measurement needs a folder of its own"):
-        probe_shard(changed_weights(), Augmented(X, Y), shard=(2, 2), state=tmp_path, **how)
+        probe_shard(changed_weights(), TensorDataset(X, Y), shard=(2, 2), state=tmp_path, **how)
 
 
 def test_commands_name_the_folder_where_it_is_now(tmp_path: Path) -> None:

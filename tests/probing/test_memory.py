@@ -19,6 +19,7 @@ import layerlaw as ll
 from layerlaw import probing
 from layerlaw.capture.plan import statistic_bytes
 from layerlaw.errors import MemoryBudgetError
+from layerlaw.probing.slices import kept_bytes
 from layerlaw.stats.around import Finished
 
 SCRIPT = Path(__file__).parent / "stream_memory.py"
@@ -205,6 +206,14 @@ def test_a_batch_of_all_samples_that_hardly_does_not_fit_is_told_with_its_digits
     assert float(need) > float(budget)
     assert fit == "59"
     assert probe(model, memory_gib=float(enough), **how).counts
+
+
+def test_slices_that_hardly_do_not_fit_are_told_with_their_digits() -> None:
+    kept = kept_bytes(1, K, len(X))
+    with pytest.raises(MemoryBudgetError, match="beside a slice of them") as told:
+        probe(memory_gib=1.002 * kept / 2**30, uncertainty=False)
+    need, budget = re.search(r"need (\S+) GiB beside .*, the budget is (\S+) GiB", str(told.value)).groups()  # type: ignore[union-attr]
+    assert float(need) < float(budget)
 
 
 class Endless(IterableDataset):  # type: ignore[type-arg]

@@ -12,6 +12,7 @@ import pytest
 import torch
 from ranks_apart import EXACT, INPUTS, LABELS, PARALLEL_SITES, QUIET, UNEVEN, network, plain, trained, uneven
 from test_ranks import free_port
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import layerlaw as ll
 from layerlaw.data import UnpaddedSampler
@@ -126,10 +127,33 @@ def test_a_padded_sampler_is_told_loudly(folder: Path) -> None:
     assert first["notes"][0].startswith(words)
     assert "layerlaw.data.UnpaddedSampler(dataset)" in first["notes"][0]
     assert [words in warning for warning in first["warned"]] == [True]
+    assert first["at"] == [str(SCRIPT)]
     assert second["notes"] == first["notes"]
     assert second["warned"] == []  # the first speaks for all
     for one in told(folder, "left out"):
         assert "the loader's DistributedSampler leaves out 1 of 61 samples" in one["notes"][0]
+
+
+def test_a_sampler_for_other_ranks_than_those_that_measure_is_told_where_probe_was_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = TensorDataset(INPUTS, LABELS)
+    half = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, num_replicas=2, rank=0))
+    with pytest.warns(
+        UserWarning, match="data: the loader's DistributedSampler deals to 2 ranks, but one process"
+    ) as told:
+        record = ll.probe(network(), half, **QUIET)
+    assert [one.filename for one in told] == [__file__]
+    assert record.notes[-1].endswith(
+        "measures alone: some samples are not measured. Call torch.distributed.init_process_group first, and make the "
+        "sampler after it."
+    )
+    alone = DataLoader(data, batch_size=8, sampler=UnpaddedSampler(data))
+    assert ll.probe(network(), alone, **QUIET).notes == []
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun does
+    with pytest.warns(UserWarning, match=r"so each of the 2 processes \(WORLD_SIZE\) measures all samples alone"):
+        record = ll.probe(network(), (INPUTS, LABELS), test=alone, **QUIET)
+    assert record.notes[-1].startswith("test: torch.distributed is not initialized")
 
 
 def test_an_unpadded_sampler_counts_every_sample_once(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,18 @@ def test_a_tensor_that_a_thread_of_the_group_still_holds_is_kept_until_exit(monk
     ranks._wait_until_let_go()
     assert next(answers, None) is None  # it asked until nobody did
     assert not ranks._in_use(outside)
+
+
+def test_a_rank_that_failed_says_so_where_the_others_do_not_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ranks._Job.__new__(ranks._Job)
+    job._store = None
+    monkeypatch.setattr(ranks, "TOLD_AFTER", 0.05)
+    for wait, said in (
+        (0.0, ""),
+        (1.0, "layerlaw: rank 0 failed and waits for the others to hear of it. ValueError: b\n"),
+    ):
+        monkeypatch.setattr(job, "meet", lambda wait=wait, **_: time.sleep(wait))
+        job.tell(ValueError("b"))
+        assert capsys.readouterr().err == said

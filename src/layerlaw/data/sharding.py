@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+import os
+from collections.abc import Iterable, Iterator, Sized
 from io import BytesIO
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import Dataset, Sampler, Subset
+from torch.utils.data import Dataset, DistributedSampler, Sampler, Subset
 
 from layerlaw.data.prepared import Prepared
 from layerlaw.errors import DataError
 from layerlaw.files import sha256
-from layerlaw.stats.ranks import Ranks, gathered, place
+from layerlaw.stats.ranks import Ranks, gathered, is_ready, place
 
 FIRST = 16  # samples by which data of several processes are told apart
 
@@ -43,6 +44,25 @@ class UnpaddedSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return len(self._mine)
+
+
+def dealt_to_others(parts: Iterable[Any]) -> str:
+    """In words, that a sampler among the parts of a loader deals to other ranks than those that measure; else nothing."""
+    _, size = place()
+    first = "Call torch.distributed.init_process_group first, and make the sampler after it"
+    cure, started = ("" if is_ready() else first), os.environ.get("WORLD_SIZE", "1")
+    for part in parts:
+        replicas = part.num_replicas if isinstance(part, DistributedSampler) else None
+        replicas = part.places[1] if isinstance(part, UnpaddedSampler) else replicas
+        if replicas is not None and replicas != size:
+            missing = "some samples are not measured" if replicas > size else "some samples count several times"
+            measures = f"{size} measure" if size > 1 else "one process measures alone"
+            deals = f"the loader's {type(part).__name__} deals to {replicas} rank{'s' * (replicas > 1)}, but {measures}"
+            return f"{deals}: {missing}. {cure or 'Make a sampler for the ranks that measure'}"
+        if replicas is not None and cure and started.isdecimal() and int(started) > 1:
+            alone = f"each of the {started} processes (WORLD_SIZE) measures all samples alone"
+            return f"torch.distributed is not initialized, so {alone}. {cure}"
+    return ""
 
 
 class DealtTensors(tuple[Tensor, ...]):

@@ -25,7 +25,7 @@ from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import again_without_plan, columns_later, origin_of, plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober
-from layerlaw.probing.shards import first_batch, same_network, unequal_notes
+from layerlaw.probing.shards import check_same_plan, first_batch, same_network, unequal_notes
 from layerlaw.probing.slices import slice_notes
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.state import Split
@@ -134,11 +134,13 @@ def probe(
     how: Any = {"batch_size": batch_size, "batchnorm": batchnorm, "seed": seed, "network": network}
     train = Batches(source, where="data", labels_at=given.labels_at, **how)
     held_out = None if given_test is None else Batches(test_source, where="test", labels_at=given_test.labels_at, **how)
+    asked = vars(options) | {"progress": 0, "test": given_test and "data", "null": null, "parts": parts}
+    asked |= {"data_name": data_name, "memory_gib": float(memory_gib)}
     with (
         claimed(network, busy),
         Randomness(source, test_source) as randomness,
         placed(network, device) as where,
-        same_network(network, batchnorm, null=null) as told_of_ranks,
+        same_network(network, batchnorm, null=null, asked=asked) as told_of_ranks,
     ):
         example = first_batch(train)
         if held_out is not None and world_size() > 1:
@@ -151,6 +153,7 @@ def probe(
         if linear and isinstance(chosen, Targets):
             why = "linear: D_lin is the least D of classes, the labels here are targets. Leave linear=True out."
             raise InputError(why)
+        check_same_plan(plan, chosen)
         prober = Prober(network, plan, chosen, options, randomness, where, slices=True)
         with probing_state(network, batchnorm):
             train = prober.prepared(train)

@@ -35,8 +35,9 @@ from layerlaw.probing import shard_files
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Prober
 from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, ShardFolder, merge, read_all, seal_of
+from layerlaw.probing.shard_words import MODULES
 from layerlaw.probing.shards import ENOUGH
-from layerlaw.probing.sources import part_of, places_in, source_of
+from layerlaw.probing.sources import part_of, places_in, source_of, steady_first
 from layerlaw.probing.state import DealerFrom, Split, State, first_pass, second_pass, taken_over
 from layerlaw.probing.targets import Targets
 from layerlaw.provenance import model_provenance, provenance
@@ -182,8 +183,7 @@ class _Shard:
             raise InputError(
                 f"{data.where}: expected data whose number of {known} is known beforehand, in shards. {cure}."
             )
-        prober.randomness.rewind()
-        self.first_batch = next(iter(data))
+        self.first_batch = steady_first(data, prober.randomness)
         self.identity[state.label] = self._mark(data)
         unknown = data.labels is None and (deals or isinstance(prober.classes, Targets))
         if state.label == "data":
@@ -219,7 +219,7 @@ class _Shard:
         where = digest_of(shard_files.plain((plan.sites, plan.classifier, plan.reads, plan.scores)))[:12]
         self.identity |= {
             "model": f"{known['model']}, {known['parameters']:,} parameters, sha256 {known['parameters_sha256']}"
-            f", modules {digest_of(repr(prober.network))[:12]}",  # activations, eps: what no parameter tells
+            f"{MODULES}{digest_of(repr(prober.network))[:12]}",  # activations, eps: what no parameter tells
             "options": {name: getattr(options, name) for name in OPTIONS},
             "sites": f"{len(plan.sites)} sites ({plan.rule}), sha256 {where}",
             "classes": f"{prober.classes.K}, sha256 {digest_of(shard_files.plain(prober.classes))[:12]}",

@@ -41,11 +41,18 @@ class Budget(int):
         return found
 
 
-def the_budget(memory: int) -> str:
+def the_budget(memory: int, digits: int = 2) -> str:
     """What there is, in words: what was given as memory_gib, and what is not for statistics."""
     if not isinstance(memory, Budget) or not memory.aside:
-        return f"the budget is {in_gib(memory)} GiB"
-    return f"the budget is {in_gib(memory.given)} GiB, of which {in_gib(memory.aside)} are for matrices d×d"
+        return f"the budget is {in_gib(memory, digits)} GiB"
+    return f"the budget is {in_gib(memory.given, digits)} GiB, of which {in_gib(memory.aside)} are for matrices d×d"
+
+
+def beside_the_budget(need: float, memory: int) -> tuple[str, str]:
+    """So many bytes in GiB, and what there is, with as many digits as they need to look different."""
+    given = memory.given if isinstance(memory, Budget) else memory
+    digits = next((d for d in range(2, 17) if in_gib(need, d) != in_gib(given, d)), 2)
+    return in_gib(need, digits), the_budget(memory, digits)
 
 
 def enough_gib(need: float, memory: int) -> str:
@@ -120,7 +127,8 @@ class Extras:
         """That the statistics of one site do not fit, and what would."""
         what = "targets" if "targets" in of else "classes"
         count = classes - (what == "targets")  # their mean is one more
-        needs = f"with {count} {what} its statistics need {in_gib(need)} GiB, {the_budget(memory)}"
+        gib, budget = beside_the_budget(need, memory)
+        needs = f"with {count} {what} its statistics need {gib} GiB, {budget}"
         views = views_of(self.jackknife, self.permuted)
         others = [f"uncertainty=False, which takes {views} times less"] * (views > 1)
         others += ["reduce='mean'"] * (reduce == "flatten" and len(site.shape) > 1)
@@ -321,12 +329,12 @@ def one_batch(data: Batches, sites: Sequence[Site], memory: int) -> Batches:
         total = max(n, data.samples or 0)
         if each * total > memory:
             what = f"{total}{'' if data.samples else ' or more'} samples with the features of {len(sites)} sites"
-            need, there = told_apart(each * total, memory)
+            need, budget = beside_the_budget(each * total, memory)
             fits = f"which fits {int(memory // each)} samples"
             larger = f"memory_gib={in_gib(1.1 * each * total)}" if data.samples else "a larger memory_gib"
             raise MemoryBudgetError(
-                f"{data.where}: batchnorm='whole' runs all samples as one batch: {what} need {need} GiB, the budget is "
-                f"{there} GiB, {fits}. Use fewer samples or sites, {larger}, or batchnorm='running'."
+                f"{data.where}: batchnorm='whole' runs all samples as one batch: {what} need {need} GiB, {budget}, "
+                f"{fits}. Use fewer samples or sites, {larger}, or batchnorm='running'."
             )
     return data.joined(batches)
 
@@ -336,15 +344,9 @@ def views_of(jackknife: bool, permuted: bool) -> int:
     return 1 + GROUPS * jackknife + PERMUTATIONS * permuted
 
 
-def in_gib(size: float) -> str:
+def in_gib(size: float, digits: int = 2) -> str:
     """A number of bytes in words."""
-    return f"{size / 2**30:.2g}"
-
-
-def told_apart(*sizes: float) -> list[str]:
-    """The same of several sizes, with as many digits as they need to look different."""
-    several = ([f"{size / 2**30:.{digits}g}" for size in sizes] for digits in range(2, 17))
-    return next((words for words in several if len(set(words)) == len(words)), [in_gib(size) for size in sizes])
+    return f"{size / 2**30:.{digits}g}"
 
 
 def out_of_memory(network: nn.Module, batch: Batch, where: str) -> MemoryBudgetError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 SHOWN = 8  # numbers, commands
 OTHER = {"model": "another model", "data": "other data", "test": "other test data", "options": "with other options"}
 OTHER |= {"sites": "other sites", "classes": "other classes", "splits": "other data sets"}
+UNSEEN = {"content": "other inputs or labels", "places": "other places of the samples in the data set"}  # checksums
+MODULES = ", modules "  # in front of a checksum of the network as it is printed
 
 STEADY_SHARDS = (
     "Random augmentation does this: make the data deterministic (no random transform, or one seeded by the place of the "
@@ -41,6 +42,8 @@ def difference(what: str, here: Any, there: Any) -> str:
 
     >>> difference("data", {"batch_size": 32, "batches": 4}, {"batch_size": 64, "batches": 2})
     'data in batches of another size (64 there, 32 here)'
+    >>> difference("data", {"samples": 9, "content": "a"}, {"samples": 10, "content": "b"})
+    'other data (samples 10 there, 9 here; other inputs or labels)'
     """
     kind = OTHER[what]
     if isinstance(here, dict) and isinstance(there, dict):
@@ -48,7 +51,12 @@ def difference(what: str, here: Any, there: Any) -> str:
         if "batch_size" in other:  # other batches follow from it
             kind = f"{what.replace('test', 'test data')} in batches of another size"
             return f"{kind} ({there.get('batch_size')} there, {here['batch_size']} here)"
-        here, there = ({key: of.get(key) for key in other} for of in (here, there))
+        told = [UNSEEN.get(key) or f"{key} {_short(there.get(key))} there, {_short(here[key])} here" for key in other]
+        return f"{kind} ({'; '.join(told)})"
+    if what == "model" and here.partition(MODULES)[0] == str(there).partition(MODULES)[0]:
+        return (
+            f"{kind} (the same weights, but other modules as they are printed: an activation, eps or another setting)"
+        )
     return f"{kind} ({_short(there)} there, {_short(here)} here)"
 
 
@@ -64,5 +72,5 @@ def cure_of(here: Any, there: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     return text if len(text) <= 90 else f"{text[:90]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import random
-import warnings
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -21,22 +21,24 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint
 from layerlaw.capture.hooks import unobserved
+from layerlaw.capture.network import parts_of
+from layerlaw.capture.plan import Plan
+from layerlaw.data.sharding import dealt_to_others
 from layerlaw.errors import DataError, InputError, PassError
 from layerlaw.files import sha256
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
+from layerlaw.progress import warn
 from layerlaw.provenance import DIGEST_BYTES
-from layerlaw.stats.ranks import from_first, gathered, others_go_on, rank, world_size
+from layerlaw.stats.ranks import check_alike, from_first, gathered, others_go_on, rank, world_size
 from layerlaw.wording import counted
 
 T = TypeVar("T")
+ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}|(?<=cuda:)\d+")  # what a printed network has of its own on every rank
+SAME_ARGUMENTS = "Give all of them the same model and arguments: only the data are dealt"
 ENOUGH = 3  # samples, for a dry run
 SURPRISES = 20  # labels that do not follow from those before: so many are no accident
-MOST_STATE, MOST_OF_TENSOR, ONE_TENSOR = (
-    2**28,
-    2**24,
-    2**12,
-)  # bytes of a data set; what each tensor counts for at least
+MOST_STATE, MOST_OF_TENSOR, ONE_TENSOR = 2**28, 2**24, 2**12  # bytes of a data set; what a tensor counts for at least
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,13 @@ class Step:
 
 
 @contextmanager
-def same_network(network: nn.Module, batchnorm: str = "running", *, null: bool = False) -> Iterator[list[str]]:
+def same_network(
+    network: nn.Module, batchnorm: str = "running", *, null: bool = False, asked: Mapping[str, Any] | None = None
+) -> Iterator[list[str]]:
     """The same network on all ranks: other weights are an error, of other buffers those of rank 0 are used in here.
 
-    Gives notes on what was done. Statistics of different networks would be those of no network.
+    Gives notes on what was done. Statistics of different networks would be those of no network. `asked` are arguments, which
+    must be the same too; they come first, since some of them say what the ranks exchange behind them.
     """
     if null and is_sharded(network):
         why = "got one that is sharded over the ranks (FSDP, tensor parallel), whose parts cannot be drawn anew alone"
@@ -66,6 +71,12 @@ def same_network(network: nn.Module, batchnorm: str = "running", *, null: bool =
     if world_size() == 1:
         yield []
         return
+    printed = ADDRESS.sub("", repr(network)).splitlines()  # activations, eps: what no parameter tells
+    of_model = {
+        "modules as printed": tuple(map(str.strip, printed)),
+        "buffers": tuple(sorted(dict(network.named_buffers()))),
+    }
+    check_alike({**(asked or {}), **of_model}, SAME_ARGUMENTS)
     _check_same_weights(network)
     with ExitStack() as stack:
         unused = () if batchnorm == "running" else tuple(_running_statistics(network))
@@ -81,6 +92,20 @@ def same_network(network: nn.Module, batchnorm: str = "running", *, null: bool =
         normal = set(differ) <= set(_running_statistics(network))
         which = "running statistics of BatchNorm differ" if normal else f"buffers ({_some(differ)}) differ"
         yield [f"The {which} between the {world_size()} ranks: those of rank 0 were used on all."] if differ else []
+
+
+def check_same_plan(plan: Plan, classes: Classes | Targets) -> None:
+    """Raise where ranks measure other sites or classes: sums of one size would be added up, and mean nothing."""
+    if world_size() > 1:
+        facts = {
+            "sites": tuple(site.name for site in plan.sites),
+            "features of the sites": tuple(f"{site.features} at '{site.name}'" for site in plan.sites),
+            "labels": type(classes).__name__.lower(),
+            "classes": classes.ids,
+            "names of the classes": classes.names,
+            "scores": classes.undecided or str(classes.scores),
+        }
+        check_alike(facts, SAME_ARGUMENTS)
 
 
 def is_sharded(network: nn.Module) -> bool:
@@ -288,20 +313,19 @@ class _StatePickler(pickle.Pickler):
 
 
 def unequal_notes(*all_data: Batches | None) -> list[str]:
-    """A note where a sampler repeats samples or leaves some out to be fair to all ranks, or shares overlap; rank 0 warns."""
+    """A note where samplers deal to other ranks than these, repeat samples or leave some out to be fair to all ranks, or
+    shares overlap; rank 0 warns."""
     notes = []
-    for data in all_data:
-        if data is not None and (data.unequal or data.on_several or data.suspect):
-            n = data.on_several
-            found = (
-                f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
-            )
-            found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
-            found = data.unequal or found
-            cure = "With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
-            notes.append(f"{data.where}: {found}. {cure}.")
+    for data in filter(None, all_data):
+        n = data.on_several
+        found = f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
+        found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
+        if found := data.unequal or found:
+            found = f"{found}. With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
+        if found := dealt_to_others(parts_of(data.source)) or found:
+            notes.append(f"{data.where}: {found}.")
             if rank() == 0:
-                warnings.warn(f"layerlaw: {notes[-1]}", stacklevel=4)
+                warn(f"layerlaw: {notes[-1]}")
     return notes
 
 

@@ -21,7 +21,7 @@ from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import FeatureError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing.classes import Classes
-from layerlaw.probing.memory import KeptFeatures, enough_gib, in_gib, the_budget
+from layerlaw.probing.memory import KeptFeatures, beside_the_budget, enough_gib, the_budget
 from layerlaw.probing.shards import check_dealt
 from layerlaw.probing.state import Split, State
 from layerlaw.stats.design import Dealer
@@ -93,15 +93,15 @@ def too_small(
     kept = 0 if samples is None else kept_bytes(views, classes, samples)
     enough = kept + FEATURE_BYTES * views * classes * -(-site.features // 10)
     what = f"with {classes} classes" + (f" and {samples} samples{' or more' * (not known)}" if samples else "")
-    takes = f"its statistics need {in_gib(kept)} GiB beside a slice of them"
+    takes = f"its statistics need {' GiB beside a slice of them, '.join(beside_the_budget(kept, memory))}"
     if samples is None:
-        takes = f"its statistics do not fit, not even in {MOST_ROUNDS:,} rounds of slices"
+        takes = f"its statistics do not fit, not even in {MOST_ROUNDS:,} rounds of slices, {the_budget(memory)}"
     whole, how = statistic_bytes(classes, site.features) * views, "in about ten slices of its features"
     if samples is None or not known or whole <= enough:  # of unknown samples no number of slices is sure to do
         enough, how = whole, "whole"
-    needs, cure = f"{what} {takes}, {the_budget(memory)}", f"memory_gib={enough_gib(enough, memory)} measures it {how}"
     others = "or use reduce='mean', fewer classes (classes=[…]), fewer samples, other sites"
-    return MemoryBudgetError(f"site '{site.name}' has {site.features} features: {needs}. {cure}; {others}.")
+    cure = f"memory_gib={enough_gib(enough, memory)} measures it {how}"
+    return MemoryBudgetError(f"site '{site.name}' has {site.features} features: {what} {takes}. {cure}; {others}.")
 
 
 def slice_notes(*splits: Split | None) -> list[str]:
@@ -198,8 +198,8 @@ class SlicedProbe:
         """How many forwards it takes, in words, before the first of them."""
         names = ", ".join(f"'{site.name}'" for site in self.sites[:LISTED]) + ", …" * (len(self.sites) > LISTED)
         widest = max(self.sites, key=lambda site: site.features)
-        need = in_gib(statistic_bytes(self.classes.K, widest.features) * self.views.count)
-        why = f"the statistics of '{widest.name}' need {need} GiB, {the_budget(self.memory)}"
+        whole = statistic_bytes(self.classes.K, widest.features) * self.views.count
+        why = f"the statistics of '{widest.name}' need {' GiB, '.join(beside_the_budget(whole, self.memory))}"
         extra = f", {self.planned // 3} of them over the training data" if self.views.reference else ""
         how = f"{counted(self.planned, 'forward')}{extra}"
         return f"Measured in slices of the features, {self.label}, by {how}: {names} ({why})."

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,11 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from layerlaw.capture.batches import Batches
+from layerlaw.capture.batches import Batch, Batches, Pair
+from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.network import Randomness, seeding
 from layerlaw.data.labeled import Labeled, Normalize, scaling_in_words
 from layerlaw.data.prepared import Prepared, hub_data, is_hub_data, labeled_pictures
 from layerlaw.errors import DataError, needed
 from layerlaw.probing.classes import names_in
+from layerlaw.probing.shard_words import STEADY_SHARDS
+
+FEW = 32  # samples by which random augmentation is noticed
 
 
 @dataclass(frozen=True)
@@ -183,6 +189,25 @@ def part_of(data: Batches, shard: int, shards: int) -> Batches:
         how: Any = {name: getattr(loader, name) for name in kept}
         part.source = DataLoader(loader.dataset, batch_sampler=chosen[first:end], **how)
     return part
+
+
+def steady_first(data: Batches, randomness: Randomness) -> Batch:
+    """The first batch; raises where random numbers change it, of which every job of an array may draw others."""
+    randomness.rewind()
+    first, few, marks = next(iter(data)), copy.copy(data), set()
+    if (chosen := places_in(data.source)) is not None:  # without the workers, which take long to start
+        few.source = DataLoader(data.source.dataset, batch_sampler=[chosen[0][:FEW]], collate_fn=data.source.collate_fn)
+    for seed in () if isinstance(data.source, Pair) else (1, 2):
+        randomness.rewind()
+        with seeding(seed), suppress(DataError):  # what fails here alone needs the workers
+            batch, mark = next(iter(few)), Fingerprint()
+            mark.update(batch.labels, *batch.tensors())
+            marks.add(mark.text())
+    randomness.rewind()
+    if len(marks) > 1:
+        expected = "expected samples that are the same in every job, got some that change with the random generators"
+        raise DataError(f"{data.where}: {expected}. {STEADY_SHARDS}.")
+    return first
 
 
 def places_in(loader: Any) -> list[list[int]] | None:

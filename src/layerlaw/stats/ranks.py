@@ -6,36 +6,43 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
+from itertools import zip_longest
+from threading import Timer
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerlaw.errors import InputError, LayerlawError, PassError, RankError
+from layerlaw.errors import InputError, LayerlawError, PassError, RankError, shown
+from layerlaw.files import sha256
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Ranks: TypeAlias = Any  # a process group of torch.distributed; where torch was built without, there is no such class
 LONGEST = 2000  # bytes of an error that other ranks are told
 LOOK_EVERY = 1.0  # seconds between looks at whether another rank failed, during a pass
+TOLD_AFTER = 5.0  # seconds after which a rank that failed says so, where the others do not come
 LET_GO = 10.0  # seconds to wait at exit for threads of the group
-MEETING, PATIENCE = (
-    45.0,
-    "LAYERLAW_RANK_TIMEOUT",
-)  # seconds within which all ranks come, and the variable that says others
+MEETING, PATIENCE = 45.0, "LAYERLAW_RANK_TIMEOUT"  # seconds within which all ranks come, and what says others
 _group: Ranks = None  # the processes that measure together; `None`: all of the job
+
+
+def is_ready() -> bool:
+    """Whether this process is one of a job of torch.distributed, and knows of it."""
+    return dist.is_available() and dist.is_initialized()
 
 
 def world_size() -> int:
     """How many processes measure together."""
-    return dist.get_world_size(_group) if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size(_group) if is_ready() else 1
 
 
 def rank() -> int:
@@ -127,6 +134,29 @@ def gathered(mine: T) -> list[T]:
     rows[rank(), : len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     _added_up(rows)
     return [pickle.loads(row[:n].cpu().numpy().tobytes()) for row, n in zip(rows, sizes.tolist(), strict=True)]
+
+
+def check_alike(facts: Mapping[str, Any], cure: str) -> None:
+    """Raise, on all ranks, where one of these is not the same on all of them: the first, with what two of them have."""
+    marks = gathered({name: sha256([repr(value).encode()]) for name, value in facts.items()})
+    for name, mine in facts.items():
+        other = next((r for r, of_rank in enumerate(marks) if of_rank[name] != marks[0][name]), None)
+        if other is not None:
+            known = gathered(mine)  # before, checksums: some are long
+            here, there, at = _first_other(known[0], known[other])
+            got = f"got {here} on rank 0 and {there} on rank {other}{at}"
+            raise InputError(f"{name}: expected the same on all {world_size()} ranks, {got}. {cure}.")
+
+
+def _first_other(here: Any, there: Any) -> tuple[str, str, str]:
+    """Two values in words; of tuples the first entries that differ, and which of them these are."""
+    if not (isinstance(here, tuple) and isinstance(there, tuple)):
+        return shown(here), shown(there), ""
+    nothing = object()
+    pairs = enumerate(zip_longest(here, there, fillvalue=nothing), 1)
+    at, both = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    one, other = ("nothing" if value is nothing else shown(value) for value in both)
+    return one, other, f" (number {at} of them)"
 
 
 def from_first(tensor: Tensor) -> Tensor:
@@ -251,10 +281,9 @@ class _Job:
                 told = [f"rank {r}: {said[r]}" for r in failed if said[r]] or [f"rank {failed[0]}"]
                 raise RankError(f"expected all {world_size()} ranks to go on, but some failed. {' '.join(told)}")
         elif (states[:, 1] != size).any():
-            came = ", ".join(map(str, states[:, 1].tolist()))
-            expected = "expected the same model, sites, classes and options on all ranks"
-            cure = "Call it on all of them with the same arguments: sites, classes, test (all or none of them), uncertainty"
-            raise PassError(f"{expected}, got statistics of different sizes ({came} numbers). {cure}, ….")
+            came = f"got statistics of different sizes ({', '.join(map(str, states[:, 1].tolist()))} numbers)"
+            cure = "Call it on all of them with the same model and arguments"
+            raise PassError(f"expected the same model, sites, classes and options on all ranks, {came}. {cure}.")
 
     def _texts(self, mine: str) -> list[str]:
         content = torch.zeros(world_size(), LONGEST, dtype=torch.int32, device=_device())
@@ -268,8 +297,14 @@ class _Job:
         if self._store is not None and not isinstance(error, RankError):
             with suppress(Exception):
                 self._store.set(self._key, f"rank {rank()}: {in_words(error)}")
+        # Others that wait for this one inside a forward (FSDP) come when their own time is up, or never.
+        words = f"layerlaw: rank {rank()} failed and waits for the others to hear of it. {in_words(error)}"
+        late = Timer(TOLD_AFTER, print, (words,), {"file": sys.stderr, "flush": True})
+        late.daemon = True
+        late.start()
         with suppress(LayerlawError):
             self.meet(error=error)
+        late.cancel()
 
     def look(self) -> None:
         """Raise if another rank failed in the meantime; cheap enough for every batch."""
@@ -355,7 +390,7 @@ def _check_group(ranks: Ranks) -> None:
     if ranks is None:
         return
     expected = "ranks: expected a process group of torch.distributed such as mesh['data'].get_group()"
-    if not (dist.is_available() and dist.is_initialized()):
+    if not is_ready():
         raise InputError(f"{expected}, got {type(ranks).__name__} in a job without process groups.")
     if ranks is dist.GroupMember.NON_GROUP_MEMBER:
         raise InputError(
