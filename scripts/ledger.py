@@ -43,7 +43,8 @@ SECTIONS = {
     "separation": """## Data separation
 
 *A Law of Data Separation in Deep Learning* (He & Su, PNAS 2023): its feed-forward figures, of the convolutional and residual ones Figs. 4, 7, 10,
-S2 and S3, and Fig. S9 on a small BERT that stands in for the authors', and was trained on sentences. Not run at full size yet: Fig. 8. Each seed draws its own images (10 seeds in
+S2 and S3, and Fig. S9 on a small BERT that stands in for the authors', and was trained on sentences. Not run at full size yet: Fig. 8, and of our own
+*conv_measures*, *conv_grid* and *weight_tied* (what there is of them lies in [unfinished](reproduction/unfinished/README.txt)). Each seed draws its own images (10 seeds in
 Figs. 1, 2, 3, 5, 6, 9, S1, S6, S7, *performance* and *reactivation*, 3 in the others), collected in a random order until every class is full, as
 the authors' are. They measure in chunks of 100 with the statistics of the chunk; **what is left of each claim under other BatchNorm protocols is
 a page of its own: [protocols](reproduction/protocols.md).** Figs. 1, 2, 9, S4, S7, S10, S11 and *linearized* were
@@ -60,7 +61,7 @@ code. One seed in *sizes*, where nothing is judged for that reason; three in *tr
     "layer_peeled": """## Minority collapse
 
 *Exploring Deep Neural Networks via Layer-Peeled Model* (Fang, He, Long & Su, PNAS 2021): rows of the classifier of rare classes in VGG and ResNet18,
-beside the model's exact optimum at the norms of each network. n_A = 1000 and K_A = 5; the authors have 6000 or 5000, and 3, 5 and 7.""",
+beside the model's exact optimum at the norms of each network. n_A = 1000 and K_A = 5; the authors have 6000 or 5000, and 3, 5 and 7. None has been run at full size yet.""",
     "collapse": """## Nearest class centers and SVSL
 
 *Nearest Class-Center Simplification through Intermediate Layers* (Ben-Shaul & Dekel, 2022): the mismatch between a network's decision and its nearest class

@@ -157,28 +157,48 @@ def page(found: dict[tuple[float, int, int], list[Measured]]) -> str:
         ]
         lines.append(f"| {decay:g} | {R} | {times} | " + " | ".join(parts) + " |")
     shares = [m.said.by_use.c / m.said.by_norms.c for ms in found.values() for m in ms if m.said.by_use]
-    said = [line.replace("SHARE", f"{min(shares):.2f} … {max(shares):.2f}") for line in CONCLUSIONS]
+    said = [line.format(**_numbers(found), share=f"{min(shares):.2f} … {max(shares):.2f}") for line in CONCLUSIONS]
     return "\n".join([*lines, "", "![cosine of rare rows](minority_collapse.png)", "", *said, ""])
+
+
+def _numbers(found: dict[tuple[float, int, int], list[Measured]]) -> dict[str, str]:
+    """What the conclusions quote of the tables."""
+
+    def ends(values: list[float]) -> str:
+        return f"{min(values):.2f} to {max(values):.2f}".replace("-", "−")
+
+    def mean(values: list[float]) -> str:
+        return f"{statistics.fmean(values):.2f}".replace("-", "−")
+
+    late, strong, weak = found[5e-3, 100, 1], found[5e-3, 100, 100], found[5e-4, 100, 100]
+    cosines, used = [m.cosine for m in late], predicted(late, 1)
+    return {
+        "norms_most": f"{max(predicted(late, 0)):.2f}", "cosine_most": f"{max(cosines):.2f}",
+        "cosines": f"{ends(cosines)}, {mean(cosines)} on average", "used": f"{ends(used)}, {mean(used)} on average",
+        "fitted": mean([m.fitted[1] for m in late]), "fitted_most": f"{max(m.fitted[1] for m in late):.2f}",
+        "angle": ends(cosines), "balanced": threshold(found[5e-3, 1, 1], 1), "trained": threshold(late, 1),
+        "lost": mean([m.tested[1] for m in late]), "back": mean([m.tested[1] for m in strong]),
+        "little": mean([m.tested[1] for m in found[5e-4, 100, 1]]), "more": mean([m.tested[1] for m in weak]),
+        "even": mean([m.tested[1] for m in found[5e-3, 1, 1]]),
+    }  # fmt: skip
 
 
 CONCLUSIONS = (
     "## What it says",
     "",
     "- **The cosine rises with R** in all seeds and at both weight decays, and sooner at the larger one: so far as the model says.",
-    "- **By the norms as the model defines them it comes too late**: at R = 100 at most 0.17 is predicted, up to 0.63 was measured, and in no network with",
-    "  R > 1 was the cosine below the prediction. Part of the norm serves no class: spread within classes, a common offset after the ReLU, rows and",
-    "  means that do not line up; the norm in use is SHARE of √(E_W E_H).",
-    "- **By the norm in use it is right on average where collapse is near, and no more than that**: at R = 100 and weight decay 5e-3 the three networks have",
-    "  0.63, 0.47, 0.41, the predictions are 1.00, 0.15, 0.28 (the curve is steep there). Elsewhere it is too low by about 0.1 (R = 10) to 0.2 (R = 100,",
-    "  weight decay 5e-4). R0 is where it is over, not where it begins.",
-    "- **Accuracy goes before the angle, and in another way.** At R = 100 and weight decay 5e-3 a fifth of the rare *training* images is right:",
-    "  1/K_B, what the model says of rare rows that have merged. But their cosines are 0.4 to 0.6, where it promises all of them; and of the others",
-    "  most are given to a frequent class, not to another rare one.",
-    "- **Norms are a result of training.** At weight decay 5e-3 the norm in use of the balanced networks says R0 = 10⁴, that of the networks trained at R =",
-    "  100 says 80 … 380. The norms of a balanced training mislead about an imbalanced one: measure the network in question.",
+    "- **By the norms as the model defines them it comes too late**: at R = 100 at most {norms_most} is predicted, up to {cosine_most} was measured. Part of the norm",
+    "  serves no class: spread within classes, a common offset after the ReLU, rows and means that do not line up; the norm in use is {share} of √(E_W E_H).",
+    "- **By the norm in use it is right on average where collapse is near, and no more than that**: at R = 100 and weight decay 5e-3 the cosines of the three",
+    "  networks are {cosines}, the predictions {used} (the curve is steep there). Elsewhere it is too low, by less than 0.1",
+    "  at R = 10 and 0.2 at R = 100 and weight decay 5e-4. R0 is where it is over, not where it begins.",
+    "- **Accuracy goes before the angle.** At R = 100 and weight decay 5e-3 a share of {fitted} of the rare *training* images is right, at most {fitted_most}, where the model says",
+    "  1/K_B = 0.2 of rare rows that have merged. But their cosines are {angle}, where it promises all of them.",
+    "- **Norms are a result of training.** At weight decay 5e-3 the norm in use of the balanced networks says R0 = {balanced}, that of the networks trained at R =",
+    "  100 says {trained}. The norms of a balanced training mislead about an imbalanced one: measure the network in question.",
     "- **Repeating rare images undoes it**: shown 100 times, cosines and norms are nearly those of balanced classes, and all rare training images are right. Test",
-    "  accuracy on rare classes comes back where it was lost with the angle (0.11 → 0.33, weight decay 5e-3), gains little where it was not (0.25 →",
-    "  0.32, weight decay 5e-4), and stays far from the 0.84 of balanced data: five images per class are five images. Ten times does most of it.",
+    "  accuracy on rare classes comes back where it was lost with the angle ({lost} → {back}, weight decay 5e-3), gains little where it was not ({little} →",
+    "  {more}, weight decay 5e-4), and stays far from the {even} of balanced data: five images per class are five images. Ten times does most of it.",
     "",
     "**How far to trust this.** One data set, one kind of network, three seeds. The norm in use was picked on seeds 0, 1, 2 among five definitions (with and",
     "without centering, with and without a bias); the table is of seeds 3, 4, 5, trained once, afterwards. Pilots on seeds 0 and 1 at depth 4: with BatchNorm (60",

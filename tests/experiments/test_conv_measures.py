@@ -10,6 +10,7 @@ import torch
 from experiments_recorded import Quick, Recording
 from torch import nn
 
+from layerlaw.errors import FeatureError
 from layerlaw.experiments import find
 from layerlaw.experiments.separation import conv_measures
 from layerlaw.experiments.separation.blocks import AtSite, is_block, principal, site_features
@@ -80,6 +81,30 @@ def test_features_that_are_not_finite_have_no_numbers() -> None:
     broken[3] = torch.nan
     assert conv_numbers(at(broken)) == dict.fromkeys(MEASURES)
     assert conv_numbers(at(torch.zeros_like(IMAGES)))["D"] is None
+
+
+def test_a_measure_that_is_not_defined_leaves_the_others(monkeypatch) -> None:
+    """Pooled maps may have no spread where the maps themselves do."""
+    even = IMAGES - IMAGES.mean((2, 3), keepdim=True)
+    found = conv_numbers(at(even.double()))
+    assert found["D"] is not None
+    assert found["cdnv"] is not None
+    assert found["readout"] is not None
+    measured = conv_measures.measure
+
+    def pooled_fails(features, labels, **how):
+        if features.shape[1] == IMAGES.shape[1] and len(features) == len(IMAGES):
+            raise FeatureError("expected other features")
+        return measured(features, labels, **how)
+
+    whole = conv_numbers(at(IMAGES))
+    monkeypatch.setattr(conv_measures, "measure", pooled_fails)
+    found = conv_numbers(at(IMAGES))
+    assert found["D-pooled"] is None
+    assert found["mismatch-pooled"] is None
+    assert {name: found[name] for name in ("D", "cdnv", "readout-pooled")} == {
+        name: whole[name] for name in ("D", "cdnv", "readout-pooled")
+    }
 
 
 def test_the_straightest_falls_in_every_seed() -> None:

@@ -71,6 +71,7 @@ def test_shapes_that_cannot_be(make: Any, words: str) -> None:
         ({"seed": -1}, "seed: expected a whole number of at least 0 and below 2⁶³, got -1"),
         ({"seed": 2**63}, "seed: expected a whole number of at least 0 and below 2⁶³, got 9223"),
         ({"seed": 1.5}, "seed: expected a whole number of at least 0 and below 2⁶³, got 1.5"),
+        ({"drops": 0.5}, r"drops: expected shares of the training such as \(0.5,\), got 0.5"),
         ({"drops": (0.5, 1.5)}, r"drops: expected shares of the training between 0 and 1, got \(0.5, 1.5\)"),
         ({"layers": (0, 4)}, r"layers: expected \(first, beyond the last\) within 0 … 3, got \(0, 4\)"),
         ({"layers": (2, 2)}, r"layers: expected \(first, beyond the last\) within 0 … 3, got \(2, 2\)"),

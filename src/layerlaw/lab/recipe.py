@@ -51,7 +51,10 @@ class Recipe:
     precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "drops", tuple(self.drops))
+        given: Any = self.drops
+        if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+            raise InputError(f"drops: expected shares of the training such as (0.5,), got {shown(given)}.")
+        object.__setattr__(self, "drops", tuple(given))
         if isinstance(self.network, str):
             object.__setattr__(self, "network", Architecture.named(self.network))
         if isinstance(self.loss, str):

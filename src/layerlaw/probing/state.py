@@ -335,7 +335,9 @@ def _second_forward(prober: Prober, state: State, second: SecondPass | SecondReg
         waiting.finish()
     if again is not None and again.text() != state.fingerprint.text():
         if shards:
-            raise PassError(f"{state.data.where}: the samples or their order changed since an earlier round. {STEADY_SHARDS}.")
+            raise PassError(
+                f"{state.data.where}: the samples or their order changed since an earlier round. {STEADY_SHARDS}."
+            )
         why = "changed between the two passes, which standard errors and permuted labels do not allow"
         cure = "pass data that do not change, or uncertainty=False"
         raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")

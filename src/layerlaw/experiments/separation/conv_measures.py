@@ -17,8 +17,9 @@ where the folder holds them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -203,24 +204,31 @@ def conv_numbers(at: AtSite) -> Numbers:
     """
     flat, pooled = at.features.flatten(1), at.features.flatten(2).mean(2) if at.features.dim() > 2 else at.features
     x = at.features if at.features.dim() == 2 else at.features.flatten(2).mT.flatten(0, 1)  # (n · positions, channels)
-    try:
-        few, few_pooled = principal(flat), principal(pooled)
-        whole, averaged = (measure(some, at.labels, decision=at.decisions) for some in (flat, pooled))
-        found = {
-            "D": whole["separation"],
-            "D-components": measure(few, at.labels)["separation"],
-            "D-pooled": averaged["separation"],
-            "D-positions": measure(x, at.labels.repeat_interleave(len(x) // len(flat)))["separation"],
-            "cdnv": whole["cdnv"],
-            "cdnv-pooled": averaged["cdnv"],
-            "mismatch": whole["ncc_mismatch"],
-            "mismatch-pooled": averaged["ncc_mismatch"],
-            "readout": readout_residual(few, at.labels),
-            "readout-pooled": readout_residual(few_pooled, at.labels),
-        }
-    except (LayerlawError, RuntimeError):  # features that are not finite, or huge
-        return dict.fromkeys(MEASURES)
-    return {name: None if value is None else finite(value) for name, value in found.items()}
+
+    def defined(of: Callable[[], float | None]) -> float | None:
+        """Each by itself: at features that are huge, not finite or without any spread some are not defined."""
+        try:
+            value = of()
+        except (LayerlawError, RuntimeError):
+            return None
+        return None if value is None else finite(value)
+
+    whole, averaged = (cache(partial(measure, some, at.labels, decision=at.decisions)) for some in (flat, pooled))
+    few, few_pooled = (cache(partial(principal, some)) for some in (flat, pooled))
+    positions = at.labels.repeat_interleave(len(x) // len(flat))
+    found: dict[str, Callable[[], float | None]] = {
+        "D": lambda: whole()["separation"],
+        "D-components": lambda: measure(few(), at.labels)["separation"],
+        "D-pooled": lambda: averaged()["separation"],
+        "D-positions": lambda: measure(x, positions)["separation"],
+        "cdnv": lambda: whole()["cdnv"],
+        "cdnv-pooled": lambda: averaged()["cdnv"],
+        "mismatch": lambda: whole()["ncc_mismatch"],
+        "mismatch-pooled": lambda: averaged()["ncc_mismatch"],
+        "readout": lambda: readout_residual(few(), at.labels),
+        "readout-pooled": lambda: readout_residual(few_pooled(), at.labels),
+    }
+    return {name: defined(of) for name, of in found.items()}
 
 
 def readout_residual(features: Tensor, labels: Tensor) -> float:
