@@ -306,7 +306,9 @@ def test_data_that_change_between_the_rounds_are_noticed(tmp_path: Path) -> None
     for _ in range(2):  # labels, sums
         all_shards(tmp_path, network(), data, 2, **how)
     data.times = 1.5
-    changed = r"data, shard 1/2: the samples or their order changed since an earlier round\. Random augmentation .* folder"
+    changed = (
+        r"data, shard 1/2: the samples or their order changed since an earlier round\. Random augmentation .* folder"
+    )
     with pytest.raises(PassError, match=changed):
         all_shards(tmp_path, network(), data, 2, **how)
     plain = how | {"uncertainty": False}
