@@ -177,3 +177,13 @@ def test_quick_networks_are_smaller_ones_of_the_same_kind() -> None:
         assert type(full) is type(small)
         images = (3, 16, 16) if name.startswith(("resnet", "densenet")) else (3, 32, 32)
         assert small.multiplications(images) < 2e7, name
+
+
+def test_a_trend_that_is_no_number_is_not_called_a_D_that_does_not_fall() -> None:
+    late = [15.0, 15.5, 16.0, 12.0, 3.0, 0.15]
+    trend, rho = Runs([made_run({9: late}, seed=0, modes=MODES)]).rows("late", ("trend", "rho"))
+    assert trend.ours is None
+    assert trend.reason == "the parabola that is fitted to ln D does not fall at its first step"
+    assert rho.ours is not None
+    rising = Runs([made_run({9: [1.0, 2.0, 3.0]}, seed=0, modes=MODES)]).rows("rising", ("evenness",))[0]
+    assert rising.reason == "D does not fall with depth"

@@ -46,6 +46,7 @@ ENDS: dict[BatchNormMode, str] = {  # of the names of numbers
     mode: "" if mode == "batch" else f"-{words}" for mode, words in MODE_NAMES.items()
 }
 FLAT, NO_RUN = "D does not fall with depth", "no learning rate gave a trained network"
+BENT = "the parabola that is fitted to ln D does not fall at its first step"
 TRAINED = 0.1  # training loss (eval mode) of a network that may be chosen for its law
 _NAME = re.compile(r"(?:(test|train)-)?(.+?)(?:-(eval|full|balanced|shuffled))?")
 Value = Callable[[Run], float | None]
@@ -187,7 +188,8 @@ class Runs(tuple[Run, ...]):
         others = Runs(run for run in among or () if replace(run.recipe, seed=0) not in own)
         found = []
         for what in names:
-            why = reason or self.trouble(**_parsed(what, epoch)[1]) or (FLAT if self else NO_RUN)
+            flat = BENT if what.startswith("trend") else FLAT
+            why = reason or self.trouble(**_parsed(what, epoch)[1]) or (flat if self else NO_RUN)
             claim = (claims or {}).get(what, UNCLAIMED)
             beside = others.values(what, epoch=epoch) if claim.kind == "number" else ()
             values = self.values(what, choices, epoch=epoch)
