@@ -16,7 +16,6 @@ from layerlaw.experiments.separation.open_questions import TIED
 from layerlaw.outcome import Outcome
 from layerlaw.pages import draw_sheet
 from layerlaw.sheet import Panel, Sheet
-from layerlaw.wording import joined
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS = DOCS / "reproduction"
@@ -37,8 +36,8 @@ TITLES = {**NETWORK_TITLES, **TIED}
 LONG = {
     "pure_cnn_64": "convolutions alone, 64 channels",
     "pure_cnn_16": "convolutions alone, 16 channels",
-    **{name: f"one residual block again and again: {TIED[name]}" for name in TIED if name != "untied"},
-    "untied": f"beside it, {TIED['untied']}",
+    **{name: f"one residual block again and again ({TIED[name]})" for name in TIED if name != "untied"},
+    "untied": f"beside it the same without sharing ({TIED['untied']})",
 }
 INTRO = """# Gallery
 
@@ -98,7 +97,7 @@ def page(outcomes: Mapping[str, Outcome]) -> str:
         if name not in drawn:
             absent.setdefault(figure, []).append(LONG.get(name, TITLES[name]))
     if absent:
-        lines = [f"- {joined(names)}: `layerlaw reproduce {figure}`" for figure, names in absent.items()]
+        lines = [f"- {'; '.join(names)}: `layerlaw reproduce {figure}`" for figure, names in absent.items()]
         parts += ["## Not recorded yet", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
