@@ -50,7 +50,7 @@ def test_what_has_no_record_is_named_with_its_command(gallery: ModuleType) -> No
     text = gallery.page({"fig7": fig7(quick=True)})
     assert "![2-layer blocks: D along depth](gallery/resnet_2layer.png)" in text
     assert "- mixed blocks: `layerlaw reproduce fig7`" in text
-    assert "- AlexNet 5×5 and VGG13 5×5: `layerlaw reproduce fig4`" in text
+    assert "- AlexNet 5×5; VGG13 5×5: `layerlaw reproduce fig4`" in text
     assert "Quick run" in text
     assert gallery.page({}) == ""
 
