@@ -106,7 +106,7 @@ def test_two_processes_give_the_targets_of_one(name: str, folder: Path, alone: d
 def test_standard_errors_and_permuted_labels_of_two_processes_are_those_of_one(folder: Path) -> None:
     """Also where each of them has the samples of one class alone, among which permuted labels would change nothing."""
     one = dealt()
-    for name in ("kept", "numbers"):
+    for name in ("kept", "numbers", "all on one rank"):
         for record in records(folder, f"dealt, {name}"):
             assert_same(record, one[name], 1e-9)
     for name in (

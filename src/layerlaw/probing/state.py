@@ -269,7 +269,7 @@ def first_pass(prober: Prober, state: State) -> None:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
     check_dealt(state.fingerprint, state.data, state.label)
     deals = state.dealer.groups or state.dealer.permuted or isinstance(state.dealer, TargetDealer)
-    if world_size() > 1 and deals and not isinstance(state.dealer, RankDealer):
+    if world_size() > 1 and deals and not state.dealer.shared:
         mine = kept.labels.cpu()[: 0 if state.borrowed else None] if kept.whole else None
         state.dealer = among_ranks(state.dealer, gathered((mine, state.data.places)))
     if kept.whole:
@@ -353,7 +353,8 @@ def among_ranks(dealer: Dealer, shares: Sequence[tuple[Tensor | None, Places | N
     Where a rank does not know its labels (`None`) each deals by itself. Samples without known places stand rank by rank.
     """
     known = [labels for labels, _ in shares if labels is not None]
-    if len(known) < len(shares) or not len(known[rank()]):
+    dealer.shared = len(known) == len(shares)
+    if not dealer.shared or not len(known[rank()]):
         return dealer
     counts = [len(labels) for labels in known]
     starts = [(sum(counts[:r]), 1) for r in range(len(counts))]

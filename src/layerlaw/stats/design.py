@@ -27,6 +27,7 @@ class Dealer:
         self.classes, self.groups, self.permuted = classes, groups, permuted
         self.seed, self.all_labels = seed, all_labels
         self.turn = rank(), world_size()
+        self.shared = False  # whether the labels of all ranks are known, also where this one has none
         self.restart()
 
     def restart(self) -> None:
@@ -98,7 +99,7 @@ class RankDealer(Dealer):
     """Deals the samples of one rank as one process would deal those of all: `labels` are theirs, `mine` (n,) its places."""
 
     def __init__(self, one: Dealer, labels: Tensor, mine: Tensor) -> None:
-        self.classes, self.groups, self.permuted = one.classes, one.groups, one.permuted
+        self.classes, self.groups, self.permuted, self.shared = one.classes, one.groups, one.permuted, True
         one.turn, one.all_labels = (0, 1), labels
         one.restart()
         dealt = one.deal(labels)
