@@ -6,9 +6,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
-from layerlaw.errors import visible
+from layerlaw.errors import shown, visible
 
 ABSENT = "–"
 MOST_LISTED, LONGEST_SETTING = 12, 400  # entries, characters
@@ -311,3 +312,18 @@ def with_error(share: float | None, error: float | None) -> str:
     ('81.2 ± 0.4%', '81.2%')
     """
     return percent(share) if error is None else f"{percent(share)[:-1]} ± {100 * error:.1f}%"
+
+
+def first_other(here: Any, there: Any) -> tuple[str, str, str]:
+    """Two values in words; of tuples the first entries that differ, and which of them these are.
+
+    >>> first_other((1, "a"), (1, "b"))
+    ("'a'", "'b'", ' (number 2 of them)')
+    """
+    if not (isinstance(here, tuple) and isinstance(there, tuple)):
+        return shown(here), shown(there), ""
+    nothing = object()
+    pairs = enumerate(zip_longest(here, there, fillvalue=nothing), 1)
+    at, both = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    one, other = ("nothing" if value is nothing else shown(value) for value in both)
+    return one, other, f" (number {at} of them)"

@@ -19,8 +19,7 @@ from torch import Tensor
 from layerlaw.stats.ranks import gathered, world_size
 
 KIND, ANY_ORDER = "sums64", "set64"
-BITS = 2**64
-LOW = 2**32 - 1
+BITS, LOW = 2**64, 2**32 - 1
 COLUMNS = 2**18  # numbers of a sample that have weights of their own; the next so many have them times NEXT
 AT_ONCE = 2**16  # numbers on a CPU that are widened at a time: they stay in its cache
 AT_ONCE_ELSEWHERE = 2**24
@@ -99,6 +98,7 @@ class Fingerprint:
     _seen: list[Tensor] = field(default_factory=list)  # numbers of single samples, to be looked for on other ranks
     _waiting: list[tuple[int, list[RowSums]]] = field(default_factory=list, repr=False)  # each call on a GPU costs time
     _thinned: int = 0  # how often the half of them was let go
+    _shares: list[tuple[dict[str, Any], Places | None, list[int | None], int]] | None = field(default=None, repr=False)
 
     def update(self, *tensors: Tensor, places: Places | None = None) -> None:
         """Add a batch: the labels, whose length is the number of samples, then what the network is called with."""
@@ -119,6 +119,7 @@ class Fingerprint:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
+        self._shares = None
         # Of few batches: what is held of many would lie scattered in memory that others need.
         fresh = world_size() == 1 and len(waiting) < BATCHES and not any(stream.rows for stream in self.streams)
         known = _settled[0] if fresh and _settled else None
@@ -158,12 +159,11 @@ class Fingerprint:
         self.settle()
         if world_size() == 1:
             return
-        placed = [s.placed if s.placed is None else int(s.placed) % BITS for s in self.streams]
-        every = gathered((self.saved(), self.places, placed))
+        every = self._of_all()
         self.streams, self.samples = [], 0
-        for saved, _, _ in every:
+        for saved, *_ in every:
             self.follow(saved)
-        there = [(saved["streams"], places, numbers) for saved, places, numbers in every if saved["streams"]]
+        there = [(saved["streams"], places, numbers) for saved, places, numbers, _ in every if saved["streams"]]
         if not one_sequence([(streams[0][0], places) for streams, places, _ in there]):
             return
         for at, stream in enumerate(self.streams):
@@ -172,15 +172,23 @@ class Fingerprint:
             if len(known) == len(there):
                 stream.total = sum(known) % BITS
 
+    def _of_all(self) -> list[tuple[dict[str, Any], Places | None, list[int | None], int]]:
+        """Of every rank what it saves, its places, its sums by these, how it was thinned: exchanged once."""
+        self.settle()
+        if self._shares is None:
+            placed = [s.placed if s.placed is None else int(s.placed) % BITS for s in self.streams]
+            self._shares = gathered((self.saved(), self.places, placed, self._thinned))
+        return self._shares
+
     def saved(self) -> dict[str, Any]:
         """Plain numbers that say all of it, for another process."""
         self.settle()
-        streams = [[stream.rows, stream.number] for stream in self.streams]
-        return {"streams": streams, "samples": int(self.samples) % BITS}
+        return {"streams": [[s.rows, s.number] for s in self.streams], "samples": int(self.samples) % BITS}
 
     def follow(self, saved: dict[str, Any]) -> None:
         """As if other data came behind these, of which another process `saved` the numbers."""
         self.settle()
+        self._shares = None
         self.streams += [Stream() for _ in saved["streams"][len(self.streams) :]]
         self.samples = (int(self.samples) + saved["samples"]) % BITS
         for stream, (rows, number) in zip(self.streams, saved["streams"], strict=False):
@@ -189,19 +197,15 @@ class Fingerprint:
 
     def dealt_by_places(self) -> bool:
         """Whether every rank has places of its own, so that no sample of the data is on two of them."""
-        self.settle()
-        known = gathered((self.streams[0].rows if self.streams else 0, self.places))
-        return one_sequence([(rows, places) for rows, places in known if rows])
+        known = [(saved["streams"], places) for saved, places, *_ in self._of_all()]
+        return one_sequence([(streams[0][0], places) for streams, places in known if streams and streams[0][0]])
 
     def ranks_alike(self) -> list[list[int]]:
         """Ranks that have the same samples, in whatever order, as lists of two or more; before `all_reduce`."""
-        self.settle()
-        mine = tuple(stream.rows for stream in self.streams), int(self.samples) % BITS
-        alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
-        for r, known in enumerate(gathered(mine)):
-            if any(known[0]):
-                alike.setdefault(known, []).append(r)
-        return [ranks for ranks in alike.values() if len(ranks) > 1]
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for r, (saved, *_) in enumerate(self._of_all()):
+            alike.setdefault((*(rows for rows, _ in saved["streams"]), saved["samples"]), []).append(r)
+        return [ranks for (*rows, _), ranks in alike.items() if len(ranks) > 1 and any(rows)]
 
     def on_several_ranks(self) -> int:
         """How many samples more than one rank has (of very many, about), as far as that is sure; before `all_reduce`.
@@ -209,13 +213,11 @@ class Fingerprint:
         Data may have equal samples: these would be on one rank as often as on several, so that several must have many
         more of them.
         """
-        self.settle()
-        most = max(gathered(self._thinned))
+        most = max(thinned for *_, thinned in self._of_all())
         mine = _thinned(torch.cat(self._seen) if self._seen else torch.zeros(0, dtype=torch.int64), most).cpu()
         every = gathered((torch.unique(mine), len(mine)))
         again = sum(n - len(own) for own, n in every)
-        _, counts = torch.unique(torch.cat([own for own, _ in every]), return_counts=True)
-        several = int((counts > 1).sum())
+        several = int((torch.unique(torch.cat([own for own, _ in every]), return_counts=True)[1] > 1).sum())
         return several * 2**most if several > 2 * len(every) * again else 0
 
     def text(self) -> str:

@@ -30,7 +30,7 @@ from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import warn
 from layerlaw.provenance import DIGEST_BYTES
-from layerlaw.stats.ranks import check_alike, from_first, gathered, others_go_on, rank, world_size
+from layerlaw.stats.ranks import are_alike, check_alike, from_first, gathered, others_go_on, rank, world_size
 from layerlaw.wording import counted
 
 T = TypeVar("T")
@@ -77,11 +77,11 @@ def same_network(
         "buffers": tuple(sorted(dict(network.named_buffers()))),
     }
     check_alike({**(asked or {}), **of_model}, SAME_ARGUMENTS)
-    _check_same_weights(network)
+    unused = () if batchnorm == "running" else tuple(_running_statistics(network))
+    buffers = {name: b for name, b in network.named_buffers() if name not in unused and not _elsewhere(b)}
+    weights, differ = _different({name: p for name, p in network.named_parameters() if not _elsewhere(p)}, buffers)
+    _check_same_weights(weights)
     with ExitStack() as stack:
-        unused = () if batchnorm == "running" else tuple(_running_statistics(network))
-        buffers = {name: b for name, b in network.named_buffers() if name not in unused and not _elsewhere(b)}
-        differ = _different(buffers)
         for name in differ:
             buffer = buffers[name]
             own, shapes = buffer.detach().clone(), gathered((buffer.dtype, tuple(buffer.shape)))
@@ -139,8 +139,7 @@ def check_same_text(checksum: str) -> None:
         raise InputError(f"text: expected the same text on all {world_size()} ranks, got different ones. {cure}.")
 
 
-def _check_same_weights(network: nn.Module) -> None:
-    differ = _different({name: p for name, p in network.named_parameters() if not _elsewhere(p)})
+def _check_same_weights(differ: list[str]) -> None:
     if differ:
         likely = "seeded otherwise, or loaded from another checkpoint"
         cure = "Load or broadcast the same weights on all ranks; ranks that hold parts of one model pass `ranks`, the group"
@@ -150,12 +149,20 @@ def _check_same_weights(network: nn.Module) -> None:
         )
 
 
-def _different(tensors: Mapping[str, Tensor]) -> list[str]:
-    """The names of tensors that are not the same on all ranks, or not there on all; of large ones the beginning counts."""
-    most = DIGEST_BYTES // max(1, len(tensors))
-    known = gathered({name: _mark(tensor, most) for name, tensor in tensors.items()})
-    names = dict.fromkeys(name for of_rank in known for name in of_rank)
-    return [name for name in names if len({of_rank.get(name) for of_rank in known}) > 1]
+def _different(*kinds: Mapping[str, Tensor]) -> list[list[str]]:
+    """Of each kind of tensors the names of those that are not the same on all ranks, or not there on all.
+
+    Of large ones the beginning counts.
+    """
+    most = [DIGEST_BYTES // max(1, len(kind)) for kind in kinds]
+    mine = [{name: _mark(tensor, n) for name, tensor in kind.items()} for kind, n in zip(kinds, most, strict=True)]
+    if are_alike(mine):
+        return [[] for _ in kinds]
+    found = []
+    for known in zip(*gathered(mine), strict=True):
+        names = dict.fromkeys(name for of_rank in known for name in of_rank)
+        found.append([name for name in names if len({of_rank.get(name) for of_rank in known}) > 1])
+    return found
 
 
 def _mark(tensor: Tensor, most: int) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import os
 import pickle
+import struct
 import sys
 import time
 from collections import Counter
@@ -13,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
-from itertools import zip_longest
 from threading import Timer
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
@@ -21,13 +21,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerlaw.errors import InputError, LayerlawError, PassError, RankError, shown
+from layerlaw.errors import InputError, LayerlawError, PassError, RankError
 from layerlaw.files import sha256
+from layerlaw.wording import first_other
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Told: TypeAlias = tuple[bool, int, int, bytes]  # STATE of a rank, and what it has or the beginning of it
 Ranks: TypeAlias = Any  # a process group of torch.distributed; where torch was built without, there is no such class
 LONGEST = 2000  # bytes of an error that other ranks are told
+STATE = struct.Struct(
+    "<?qq"
+)  # of a rank that comes to a meeting: whether it failed, numbers it will add up, bytes it has
+TOLD = 512  # bytes that a rank brings to a meeting: what it has is mostly short, and needs no further call
 LOOK_EVERY = 1.0  # seconds between looks at whether another rank failed, during a pass
 TOLD_AFTER = 5.0  # seconds after which a rank that failed says so, where the others do not come
 LET_GO = 10.0  # seconds to wait at exit for threads of the group
@@ -124,39 +130,42 @@ def gathered(mine: T) -> list[T]:
     """What every rank has, in their order; small things, since all of them are sent to all."""
     if world_size() == 1:
         return [mine]
-    if _job is not None:
-        _job.meet()
     content = pickle.dumps(mine)  # read by processes of the same job
-    sizes = torch.zeros(world_size(), dtype=torch.int64, device=_device())
-    sizes[rank()] = len(content)
-    _added_up(sizes)
-    rows = torch.zeros(world_size(), int(sizes.max()), dtype=torch.uint8, device=_device())
-    rows[rank(), : len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    known = _told(content) if _job is None else _job.meet(content=content)
+    longest = max(n for _, _, n, _ in known)
+    whole = [row for *_, row in known] if longest <= TOLD - STATE.size else _rows(content, longest)
+    return [pickle.loads(row) for row in whole]  # zeros behind it are not read
+
+
+def _told(content: bytes, size: int = 0, *, failed: bool = False) -> list[Told]:
+    """How every rank is, and what it has; of long contents the beginning."""
+    rows = _rows(STATE.pack(failed, size, len(content)) + content, TOLD)
+    return [(*STATE.unpack_from(row), row[STATE.size :]) for row in rows]
+
+
+def _rows(mine: bytes, width: int) -> list[bytes]:
+    """So many first bytes of what every rank has, in one collective call: each fills its own row, zeros fill the rest."""
+    rows = torch.zeros(world_size(), width, dtype=torch.uint8, device=_device())
+    rows[rank()] = torch.frombuffer(bytearray(mine[:width].ljust(width, b"\0")), dtype=torch.uint8)
     _added_up(rows)
-    return [pickle.loads(row[:n].cpu().numpy().tobytes()) for row, n in zip(rows, sizes.tolist(), strict=True)]
+    return [row.tobytes() for row in rows.cpu().numpy()]
+
+
+def are_alike(mine: Any) -> bool:
+    """Whether all ranks have the same, as printed; they exchange a checksum."""
+    return len(set(gathered(sha256([repr(mine).encode()])))) == 1
 
 
 def check_alike(facts: Mapping[str, Any], cure: str) -> None:
     """Raise, on all ranks, where one of these is not the same on all of them: the first, with what two of them have."""
-    marks = gathered({name: sha256([repr(value).encode()]) for name, value in facts.items()})
+    marks = [] if are_alike(facts) else gathered({k: sha256([repr(value).encode()]) for k, value in facts.items()})
     for name, mine in facts.items():
         other = next((r for r, of_rank in enumerate(marks) if of_rank[name] != marks[0][name]), None)
         if other is not None:
             known = gathered(mine)  # before, checksums: some are long
-            here, there, at = _first_other(known[0], known[other])
+            here, there, at = first_other(known[0], known[other])
             got = f"got {here} on rank 0 and {there} on rank {other}{at}"
             raise InputError(f"{name}: expected the same on all {world_size()} ranks, {got}. {cure}.")
-
-
-def _first_other(here: Any, there: Any) -> tuple[str, str, str]:
-    """Two values in words; of tuples the first entries that differ, and which of them these are."""
-    if not (isinstance(here, tuple) and isinstance(there, tuple)):
-        return shown(here), shown(there), ""
-    nothing = object()
-    pairs = enumerate(zip_longest(here, there, fillvalue=nothing), 1)
-    at, both = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
-    one, other = ("nothing" if value is nothing else shown(value) for value in both)
-    return one, other, f" (number {at} of them)"
 
 
 def from_first(tensor: Tensor) -> Tensor:
@@ -268,29 +277,21 @@ class _Job:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
 
-    def meet(self, size: int = 0, error: BaseException | None = None) -> None:
+    def meet(self, size: int = 0, error: BaseException | None = None, content: bytes = b"") -> list[Told]:
         """Tell all ranks how this one is; raises where another failed, or is about to send something of another size."""
-        states = torch.zeros(world_size(), 2, dtype=torch.int64, device=_device())
-        states[rank()] = torch.tensor([error is not None, size])
-        _added_up(states)
-        failed = states[:, 0].nonzero().flatten().tolist()
-        if failed:
+        known = _told(content, size, failed=error is not None)
+        if failed := [r for r, (bad, *_) in enumerate(known) if bad]:
             self.over = True
-            said = self._texts("" if error is None or isinstance(error, RankError) else in_words(error))
+            mine = b"" if error is None or isinstance(error, RankError) else in_words(error).encode("utf-8", "replace")
+            said = [row.rstrip(b"\0").decode("utf-8", "ignore") for row in _rows(mine, LONGEST)]
             if error is None:
                 told = [f"rank {r}: {said[r]}" for r in failed if said[r]] or [f"rank {failed[0]}"]
                 raise RankError(f"expected all {world_size()} ranks to go on, but some failed. {' '.join(told)}")
-        elif (states[:, 1] != size).any():
-            came = f"got statistics of different sizes ({', '.join(map(str, states[:, 1].tolist()))} numbers)"
+        elif set(sizes := [numbers for _, numbers, *_ in known]) != {size}:
+            came = f"got statistics of different sizes ({', '.join(map(str, sizes))} numbers)"
             cure = "Call it on all of them with the same model and arguments"
             raise PassError(f"expected the same model, sites, classes and options on all ranks, {came}. {cure}.")
-
-    def _texts(self, mine: str) -> list[str]:
-        content = torch.zeros(world_size(), LONGEST, dtype=torch.int32, device=_device())
-        encoded = mine.encode("utf-8", "replace")[:LONGEST]
-        content[rank(), : len(encoded)] = torch.tensor(list(encoded), dtype=torch.int32)
-        _added_up(content)
-        return [bytes(row).rstrip(b"\0").decode("utf-8", "ignore") for row in content.tolist()]
+        return known
 
     def tell(self, error: BaseException) -> None:
         """Let the others know that this rank failed."""
@@ -322,11 +323,9 @@ _meetings: Counter[str] = Counter()  # by group, how often its ranks have met
 
 
 def _patience() -> float:
-    given = os.environ.get(PATIENCE) or str(MEETING)
-    try:
+    given, found = os.environ.get(PATIENCE) or str(MEETING), -1.0
+    with suppress(ValueError):
         found = float(given)
-    except ValueError:
-        found = -1.0
     if not found > 0:
         raise InputError(f"{PATIENCE}: expected a number of seconds, got {given!r}.")
     return found
