@@ -12,6 +12,7 @@ from layerlaw.errors import DataError, Demand, InputError, demand, needed
 from layerlaw.files import Saved, from_plain
 from layerlaw.later import looked_at
 from layerlaw.law import LawErrors, LawFit, fit_law, law_errors
+from layerlaw.law.words import step_called
 from layerlaw.measures.columns import REGISTRY, describe
 from layerlaw.notebook import Shown, View
 from layerlaw.plain import log_ratio
@@ -282,9 +283,7 @@ class Record(Saved, Shown):
     @property
     def step_name(self) -> str:
         """What a step of its law is called in a sentence; "step" where one that is no block's (a pooler's) is among them."""
-        if self.by_blocks and self.kind != LANGUAGE_MODEL and len({site.at for site in self.points()[1:]}) > 1:
-            return "step"
-        return "block" if self.by_blocks else "layer"
+        return step_called(self.by_blocks, () if self.kind == LANGUAGE_MODEL else (s.at for s in self.points()[1:]))
 
     def position(self, site: str | int) -> int:
         """Where a site stands in `sites`, from its name or its number."""

@@ -1,11 +1,13 @@
 """Lower against upper layers, on constructed histories."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from layerlaw.advice import transfer_balance
 from layerlaw.errors import InputError
+from layerlaw.law import fit_law
 
 
 def halves(lower: float, upper: float, *, below: int = 3, above: int = 4) -> list[float]:
@@ -55,6 +57,18 @@ def test_one_probe_alone_is_no_balance_and_a_rise_has_no_ratio() -> None:
     assert "one of them does not reduce D" in rising.sentence
     dead = transfer_balance({0: halves(0.5, 0.5), 10: [1.0] * 7 + [None]})
     assert dead.stages[-1].lower is None
+
+
+@pytest.mark.parametrize("late", [(0.5, 0.5), (0.5, 0.9), (0.9, 0.5)])
+def test_of_blocks_it_speaks_of_blocks(late: tuple[float, float]) -> None:
+    curves = {0: halves(0.1, 0.5), 10: halves(0.5, 0.5), 20: halves(0.5, 0.5), 30: halves(*late)}
+    by_layers = transfer_balance(curves)
+    by_blocks = transfer_balance({epoch: replace(fit_law(D), step="block") for epoch, D in curves.items()})
+    assert "per block" in by_blocks.sentence
+    assert by_blocks.sentence.replace("block", "layer") == by_layers.sentence
+    sheet = by_blocks.sheet()
+    assert sheet.title == "Lower and upper blocks during training"
+    assert [series.label for series in sheet.panels[0].series] == ["lower blocks", "upper blocks"]
 
 
 def test_it_is_plain_data_and_can_be_drawn() -> None:

@@ -31,6 +31,11 @@ def test_json_rows_record_figure_and_page(tmp_path: Path) -> None:
     layerlaw("reproduce", "s11", "--quick", "--out", "r", cwd=tmp_path)  # everything is there already
     assert Outcome.load(place / "s11.json").provenance["wall_s"] >= 0.8 * before  # trainings that were there count
     assert "paper" in done.stderr
+    assert len(list((place / "sweeps" / "drawings").iterdir())) == sum(
+        len(Outcome.load(place / f"{name}.json").sheets) for name in ("s11", "lm_words")
+    )
+    text = (place / "all.html").read_text(encoding="utf-8")
+    assert text.count("<svg ") == text.count('data-panel="sheet"') > 1  # those of the other experiment, too
 
 
 @pytest.mark.parametrize(

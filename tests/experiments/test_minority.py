@@ -16,7 +16,7 @@ from layerlaw.experiments import code_digest, find
 from layerlaw.experiments.layer_peeled import minority
 from layerlaw.experiments.layer_peeled.minority import QUICK, Case, ClassifierReading, CountPlan, predictions, reading
 from layerlaw.experiments.setting import Setting, samples
-from layerlaw.lab import Run
+from layerlaw.lab import Architecture, Run
 from layerlaw.peeled import solve
 
 quick = quick_fixture("minority", most=30)
@@ -177,6 +177,25 @@ def test_every_network_is_found_by_its_name(name: str) -> None:
     assert found.title.startswith("Minority collapse: ")
     assert found.run.__module__.endswith("layer_peeled.minority")
     assert code_digest(name) != code_digest("fig1")
+
+
+def test_a_quick_run_trains_a_small_form_of_its_own_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minority, "QUICK", CountPlan(10, ratios=(1, 10, math.inf), times=(), epochs=1))
+    networks, first_weights, cosines = {}, {}, {}
+    for name in minority.TITLES:
+        setting = Recording(most=1)
+        outcome = find(name).run(setting)
+        runs = [run for some in setting.runs.values() for run in some]
+        (networks[name],) = {run.recipe.network for run in runs}
+        first_weights[name] = next(iter(runs[0].state.values())).shape
+        cosines[name] = {row.name: row.ours for row in outcome.rows if row.name.endswith("/cosine")}
+        assert ("Quick run: Fashion-MNIST stands in for CIFAR-10." in outcome.notes) == ("CIFAR-10" in outcome.title)
+    for name, full in zip(minority.TITLES, ("vgg11", "vgg13", "resnet18", "resnet18"), strict=True):
+        whole = Architecture.named(full)
+        kinds, small = ([type(part) for part in shape.build().modules()] for shape in (whole, networks[name]))
+        assert kinds == small  # layer for layer: fewer channels, nothing else
+    assert [shape[1] for shape in first_weights.values()] == [1, 3, 1, 3]  # channels, as of gray and color images
+    assert len({tuple(some.values()) for some in cosines.values()}) == 4
 
 
 def test_what_was_read_is_kept_and_goes_on_without_the_networks(

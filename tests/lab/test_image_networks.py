@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -18,15 +19,18 @@ from layerlaw.lab import (
     Architecture,
     ConvolutionalNetwork,
     DenseNetwork,
+    Measurement,
     Recipe,
     ResidualNetwork,
     Samples,
+    Schedule,
     TiedNetwork,
     sweep,
 )
 from layerlaw.lab.networks.convolutional import CopiedConv2d
 from layerlaw.lab.trainer import Trainer
 from layerlaw.lab.training import SingleEngine, batch_that_fits, train
+from layerlaw.verdict import emergence
 
 SMALL: dict[str, dict[str, Any]] = {  # the same shapes with fewer channels and pixels
     "vgg13_5x5": {"stages": ((4, 4), (8, 8), (8,)), "hidden": (16, 16), "side": 16, "repeat": 2},
@@ -218,6 +222,37 @@ def test_dense_blocks_their_layers_and_the_steps_of_a_tied_network_are_rows() ->
     steps = ["change", *(f"change#{i}" for i in range(2, 6))]
     for name in ("tied_resnet", "tied_resnet_group"):
         assert rows(small(name), "blocks") == ["input", *steps, "classifier"]
+
+
+@pytest.mark.parametrize(("name", "narrow", "wide"), [
+    ("tied_resnet", {"channels": 2}, {"channels": 3}),
+    ("resnet20", {"widths": (2, 2, 2)}, {"widths": (2, 2, 3)}),
+])  # fmt: skip
+def test_a_pooled_head_is_a_point_by_layers_where_it_can_hold_the_class_means(
+    name: str, narrow: dict[str, Any], wide: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    for changes, point in ((wide, True), (narrow, False)):
+        network = Architecture.named(name, inputs=1, classes=4, **changes).build()
+        record = ll.probe(network, (torch.randn(40, 1, 8, 8), torch.arange(40) % 4), sites="layers", progress=False)
+        head = record.sites[-1]
+        assert (head.name, head.at, head.in_fit) == ("classifier", "input", point)
+        assert head.aside == "" if point else "do not hold the 3 dimensions of 4 class means" in head.aside
+
+
+@pytest.mark.parametrize("rule", ["layers", "blocks"])
+def test_a_runs_law_counts_what_was_measured(rule: str) -> None:
+    samples = Samples.of((torch.randn(40, 1, 8, 8), torch.arange(40) % 4))
+    recipe = Recipe(Architecture.named("resnet20", inputs=1, classes=4, widths=(4, 4, 4)), epochs=2, batch_size=20)
+    schedule = Schedule(epochs=(0, 1), batchnorm=("running",), sites=rule)
+    (run,) = sweep([recipe], samples, schedule=schedule, progress=False)
+    step, other = ("block", "layer") if rule == "blocks" else ("layer", "block")
+    law = run.law(batchnorm="running")
+    assert law is not None
+    assert law.step == Measurement.from_dict(asdict(run.measurements[-1])).step == step
+    assert f"per {step}" in law.verdict
+    assert other not in law.verdict
+    assert f"D of the last {step} " in emergence(run, batchnorm="running").sentence
 
 
 @pytest.mark.parametrize("rule", ["layers", "auto"])

@@ -50,6 +50,15 @@ def test_the_words_go_by_evenness_trend_and_chance(curve: str) -> None:
     assert not any("effective" in reason for reason in fit.objections)
 
 
+@pytest.mark.parametrize("curve", CURVES)
+def test_what_speaks_against_a_law_of_blocks_speaks_of_blocks(curve: str) -> None:
+    fit = fit_law(CURVES[curve])
+    blocks = replace(fit, step="block")
+    assert not any("layer" in reason for reason in blocks.objections)
+    assert [reason.replace("block", "layer") for reason in blocks.objections] == fit.objections
+    assert blocks.verdict.replace("block", "layer") == fit.verdict
+
+
 def test_a_fall_that_a_jump_undoes_is_told_with_both_factors() -> None:
     fit = fit_law(CURVES["jump"])
     assert fit.rho < 1  # and yet it ends no lower than it begins

@@ -10,7 +10,9 @@ from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outco
 from layerlaw.errors import InputError
 from layerlaw.outcome import Outcome, Row
 from layerlaw.pages import outcome_page
+from layerlaw.pages.html import outcomes
 from layerlaw.pages.html.outcomes import outcome_html
+from layerlaw.pages.sheets import draw_sheet
 
 VOID = {"meta", "link"}
 
@@ -153,6 +155,36 @@ def test_it_is_written_whole_under_its_title(tmp_path):
     path = outcome_page([epoch_outcome()], tmp_path / "page.html", title="A <title>")
     assert list(tmp_path.iterdir()) == [path]
     assert "<title>A &lt;title&gt;</title>" in path.read_text(encoding="utf-8")
+
+
+def test_a_kept_drawing_is_not_drawn_again(tmp_path, monkeypatch):
+    drawn, folder = [], tmp_path / "kept"
+    monkeypatch.setattr(
+        outcomes, "draw_sheet", lambda sheet, **how: drawn.append(sheet.title) or draw_sheet(sheet, **how)
+    )
+    law, epoch = law_outcome(), epoch_outcome()
+    first = outcome_html(law, drawings=folder)
+    assert first == outcome_html(law)
+    drawn.clear()
+    both = outcome_html([epoch, law], drawings=folder)  # under other ids
+    assert drawn == [sheet.title for sheet in epoch.sheets]
+    assert both == outcome_html([epoch, law])
+    changed = replace(law, sheets=[replace(sheet, caption="Another.", columns=1) for sheet in law.sheets])
+    drawn.clear()
+    outcome_html([changed, epoch], drawings=folder)
+    assert drawn == [sheet.title for sheet in law.sheets]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "<svg", "<svg><script>1</script></svg>" * 2, '<a href="http://x">', b"\xff\xfe"]
+)
+def test_a_kept_drawing_that_is_damaged_is_drawn_again(content, tmp_path):
+    page = outcome_html(law_outcome(), drawings=tmp_path)
+    (file,) = tmp_path.iterdir()
+    good = file.read_bytes()
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    assert outcome_html(law_outcome(), drawings=tmp_path) == page
+    assert file.read_bytes() == good
 
 
 def test_what_is_no_outcome_is_refused(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 from layerlaw.errors import InputError
 from layerlaw.notebook import Shown, View
 from layerlaw.sheet import Panel, Series, Sheet
-from layerlaw.verdict.stopping import History, moments
+from layerlaw.verdict.stopping import History, moments, step_of
 
 BAND = (0.8, 1.25)
 """Per-layer work of the lower half over that of the upper half: equal within a quarter, the same in both directions."""
@@ -50,6 +50,7 @@ class Balance(Shown):
     band: tuple[float, float]
     layers: tuple[int, int]  # how many layers the lower and the upper half have
     stages: tuple[Stage, ...]
+    step: str = "layer"  # or "block", where blocks were measured
 
     @property
     def sentence(self) -> str:
@@ -59,17 +60,17 @@ class Balance(Shown):
             return "The halves never came into balance: at the last probe one of them does not reduce D at all."
         ratio = f"{last.ratio:.2f}"
         if self.epoch is not None:
-            now = f"lower and upper layers reduce D about equally (ratio per layer {ratio} at the end)"
+            now = f"lower and upper {self.step}s reduce D about equally (ratio per {self.step} {ratio} at the end)"
             return f"From epoch {self.epoch} on, {now}: {stop}."
         if last.within(self.band):
-            now = f"Balanced at the last probe alone (epoch {last.epoch}, ratio per layer {ratio})"
+            now = f"Balanced at the last probe alone (epoch {last.epoch}, ratio per {self.step} {ratio})"
             return f"{now}: one probe proves little, train and measure on."
         ahead, behind = ("upper", "lower") if last.ratio < 1 else ("lower", "upper")
-        now = f"the {ahead} layers reduce D more than the {behind} ones (lower over upper, per layer: {ratio})"
+        now = f"the {ahead} {self.step}s reduce D more than the {behind} ones (lower over upper, per {self.step}: {ratio})"
         if not self.stretches:
             return f"Not balanced by epoch {last.epoch}: {now}."
         a, b = max(self.stretches, key=lambda s: s[1] - s[0])
-        then = f"Lower and upper layers reduced D about equally from epoch {a} to {b}"
+        then = f"Lower and upper {self.step}s reduced D about equally from epoch {a} to {b}"
         return f"{then}, {stop}; at epoch {last.epoch} {now}."
 
     def sheet(self) -> Sheet:
@@ -78,12 +79,12 @@ class Balance(Shown):
 
         def panel(title: str, ylabel: str, *names: str) -> Panel:
             rows = {name.split("_")[0]: [getattr(stage, name) for stage in self.stages] for name in names}
-            series = [Series(x, y, f"{half} layers") for half, y in rows.items()]
+            series = [Series(x, y, f"{half} {self.step}s") for half, y in rows.items()]
             return Panel(title, series, xlabel="epoch", ylabel=ylabel, log_y=False, marked=self.epoch)
 
-        above = panel("drop of log D per layer", "drop of log D", "lower", "upper")
+        above = panel(f"drop of log D per {self.step}", "drop of log D", "lower", "upper")
         panels = above, panel("its growth since the probe before", "growth", "lower_gain", "upper_gain")
-        return Sheet("Lower and upper layers during training", panels, columns=1, caption=self.sentence)
+        return Sheet(f"Lower and upper {self.step}s during training", panels, columns=1, caption=self.sentence)
 
     def plot(self) -> Any:
         """That figure, drawn by matplotlib: `balance.plot().savefig("balance.png")`."""
@@ -137,4 +138,4 @@ def transfer_balance(history: History, *, batchnorm: str = "batch", band: tuple[
     runs = [(yes, [stage.epoch for stage in run]) for yes, run in groupby(stages, key=lambda stage: stage.within(band))]
     stretches = tuple((epochs[0], epochs[-1]) for yes, epochs in runs if yes and len(epochs) > 1)
     lasting = [first for first, last in stretches if last == stages[-1].epoch]
-    return Balance(lasting[0] if lasting else None, stretches, band, (h, m - h), tuple(stages))
+    return Balance(lasting[0] if lasting else None, stretches, band, (h, m - h), tuple(stages), step_of(seen))

@@ -20,6 +20,8 @@ from layerlaw.lab.trainer import check_device
 from layerlaw.outcome import Outcome
 from layerlaw.pages import draw_sheet, outcome_page, print_outcome
 
+DRAWINGS = Path("sweeps", "drawings")  # beside what else a later run needs
+
 
 @app.command("reproduce")
 def reproduce_command(
@@ -74,7 +76,7 @@ def reproduce_command(
         screen.print(f"Record, figures and page: {page.parent}/{name}*", markup=False, highlight=False, soft_wrap=True)
         outcomes.append(outcome)
     everything = [Outcome.load(place / f"{name}.json") for name in NAMES if (place / f"{name}.json").exists()]
-    outcome_page(everything, place / "all.html")
+    outcome_page(everything, place / "all.html", drawings=place / DRAWINGS)
     conclude(screen, as_json, summary(outcomes))
 
 
@@ -87,7 +89,7 @@ def leave(outcome: Outcome, out: Path) -> Path:
             drawn = draw_sheet(sheet)
             for kind in ("png", "pdf"):
                 save_figure(drawn, out / f"{outcome.name}{f'-{i + 1}' * (i > 0)}.{kind}")
-    return outcome_page([outcome], out / f"{outcome.name}.html")
+    return outcome_page([outcome], out / f"{outcome.name}.html", drawings=out / DRAWINGS)
 
 
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from layerlaw.lab import Run
 from layerlaw.law import RESIDUAL, LawFit, fit_law, interval_words, laws_across
 from layerlaw.outcome import Cell, Table
 from layerlaw.sheet import Panel, Series, Sheet, spread_series
+from layerlaw.wording import counted
 
 LOSS = "last epoch's loss"
 LOSS_NOTE = (
@@ -160,7 +161,7 @@ def law_note(runs: Runs, **where: Unpack[Where]) -> str:
     lost = {place for run in runs.sound for place in run.lost_rank(**where)}
     if lost and all(law.effective_layers is not None for law in laws):
         # D then falls without anything being separated better
-        return f"{r_and_rho(laws)}\nclass means lose rank at {len(lost)} layer{'s' * (len(lost) > 1)}"
+        return f"{r_and_rho(laws)}\nclass means lose rank at {counted(len(lost), laws[0].step)}"
     return fit_note(laws)
 
 

@@ -68,9 +68,9 @@ class Run:
         self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"
     ) -> LawFit | None:
         """The law along depth; `None` where D is not defined at every site (a diverged or dead network)."""
-        values = self.measurement(epoch=epoch, batchnorm=batchnorm, split=split).separation
-        known = [value for value in values if value is not None and value > 0]
-        return fit_law(known) if len(known) == len(values) else None
+        found = self.measurement(epoch=epoch, batchnorm=batchnorm, split=split)
+        known = [value for value in found.separation if value is not None and value > 0]
+        return replace(fit_law(known), step=found.step) if len(known) == len(found.separation) else None
 
     def lost_rank(
         self, *, epoch: int | None = None, batchnorm: BatchNormMode = "batch", split: SplitName = "train"

@@ -17,6 +17,7 @@ from layerlaw.capture.plan import Plan
 from layerlaw.errors import FeatureError, InputError, PassError
 from layerlaw.lab.forwards import Forwards
 from layerlaw.lab.samples import Samples
+from layerlaw.law.words import step_called
 from layerlaw.measures.columns import REGISTRY
 from layerlaw.measures.separation import class_separation
 from layerlaw.measures.site import SiteStatistics
@@ -105,7 +106,7 @@ class Measurement:
     the input and the output of each hidden layer. Loss (cross-entropy) and accuracy are those of the network on these
     samples; `None` for permuted labels. `collapse` has the columns of `COLLAPSE` along depth, where the schedule wants them:
     `ncc_mismatch` by the class means of the training samples, NC3 and NC4 at the site that the classifier reads;
-    `samples` is how many there are.
+    `samples` is how many there are; `step` is what lies between two sites: "layer", or "block" where blocks are measured.
     """
 
     epoch: int
@@ -121,6 +122,7 @@ class Measurement:
     widths: tuple[int, ...] = ()
     collapse: dict[str, tuple[float | None, ...]] | None = None
     samples: int = 0
+    step: str = "layer"
 
     @property
     def mismatch(self) -> tuple[float | None, ...]:
@@ -199,6 +201,7 @@ def measure_network(
     classifier = None if plan.classifier is None else classifier_weight(modules_of(network)[plan.classifier])
     readers = {plan.reads: classifier} if schedule.collapse and plan.reads and classifier is not None else {}
     names, widths = tuple(site.name for site in sites), tuple(site.features for site in sites)
+    step = step_called(plan.rule == "blocks", (site.at for site in [s for s in sites if s.in_fit][1:]))
     normalized = has_batchnorm(network)
     found: list[Measurement] = []
     for batchnorm in schedule.batchnorm:
@@ -232,7 +235,7 @@ def measure_network(
             loss, accuracy = scores if real and finite(scores[0]) is not None else (None, None)
             each = by_class if schedule.by_class and real else None
             about = epoch, batchnorm, split, separation, nearest, rank
-            found.append(Measurement(*about, loss, accuracy, each, names, widths, collapse, len(y)))
+            found.append(Measurement(*about, loss, accuracy, each, names, widths, collapse, len(y), step))
     return found
 
 

@@ -168,7 +168,7 @@ class LawFit(Shown):
         if self.little:
             found.append(f"{self.quantity} falls by only {1 - self.values[-1] / self.values[0]:.2g} of its first value")
         if p >= CHANCE:
-            found.append("the layers share the drop no more evenly than a random split would")
+            found.append(f"the {self.step}s share the drop no more evenly than a random split would")
         if trend is None or not 1 / BENT <= trend <= BENT:
             found.append(f"the steps {'grow' if trend is not None and trend > 1 else 'shrink'} with depth")
         if even < EVEN:

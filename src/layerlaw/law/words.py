@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from layerlaw.law.fit import BENT, CHANCE, EVEN, RESIDUAL, LawFit
@@ -53,7 +53,7 @@ def law_claim(
         but = ", and ".join(filter(None, (rises, "" if fit.equal_steps else span)))
         return f"The law holds{on} as a whole: log {what} falls on a line, but {but}"
     # the numbers behind the claim say how uneven the steps are
-    against = [reason.split(" (")[0].replace("layers", f"{layer}s") for reason in fit.objections]
+    against = [reason.split(" (")[0] for reason in fit.objections]
     if rises and clear:  # rises within their errors are no evidence against equal steps
         against.insert(0, rises)
     verdict = "does not hold" if len(against) > 1 or fit.greenwood_p < CHANCE else "is not established"
@@ -77,6 +77,15 @@ def _fall_and_jump(fit: LawFit, what: str, places: Sequence[str]) -> str:
     over = f"{lowest} {fit.step}{'s' * (lowest > 1)}"
     where = places[jump] if places else f"at {fit.step} {jump + 1} of {fit.layers}"
     return f"{what} falls {number(fall, 2)}-fold over {over}, then rises {number(rises[jump], 2)}-fold {where}"
+
+
+def step_called(by_blocks: bool, ends: Iterable[str]) -> str:
+    """What a step is called in a sentence, by where its ends are looked at; "step" where blocks have others among them.
+
+    >>> step_called(True, ["output", "output"]), step_called(True, ["output", "input"]), step_called(False, ["input"])
+    ('block', 'step', 'layer')
+    """
+    return "layer" if not by_blocks else "step" if len(set(ends)) > 1 else "block"
 
 
 def rises_counted(fit: LawFit) -> str:

@@ -45,7 +45,8 @@ def moments(
         train = [m for m in measurements if m.split == "train"]
         used = {m.epoch: m.accuracy for m in train if m.batchnorm == "running"}  # batch statistics cost some accuracy
         chosen = [m for m in train if m.batchnorm == batchnorm]
-        found = [Moment(m.epoch, _fit(m.separation), used.get(m.epoch, m.accuracy)) for m in chosen]
+        fits = [_fit(m.separation, getattr(m, "step", "layer")) for m in chosen]
+        found = [Moment(m.epoch, fit, used.get(m.epoch, m.accuracy)) for m, fit in zip(chosen, fits, strict=True)]
     known = accuracies or {}
     found = sorted((replace(m, accuracy=known.get(m.epoch, m.accuracy)) for m in found), key=lambda m: m.epoch)
     if len(found) < least:
@@ -67,7 +68,7 @@ def fitted(what: Fitted) -> LawFit | None:
     if isinstance(what, LawFit):
         return what
     if isinstance(what, Record):
-        return _fit([site.values.get(what.leading) for site in what.sites if site.in_fit])
+        return _fit([site.values.get(what.leading) for site in what.sites if site.in_fit], what.step_name)
     if hasattr(what, "tolist"):
         what = what.tolist()
     if not isinstance(what, Sequence) or isinstance(what, str) or len(what) < 2:
@@ -80,9 +81,14 @@ def fitted(what: Fitted) -> LawFit | None:
     return _fit(what)
 
 
-def _fit(what: Sequence[float | None]) -> LawFit | None:
+def _fit(what: Sequence[float | None], step: str = "layer") -> LawFit | None:
     known = [value for value in what if value is not None and math.isfinite(value) and value > 0]
-    return fit_law(known) if len(known) == len(what) else None
+    return replace(fit_law(known), step=step) if len(known) == len(what) else None
+
+
+def step_of(seen: Iterable[Moment]) -> str:
+    """What a step along depth is called at these moments."""
+    return next((moment.fit.step for moment in seen if moment.fit is not None), "layer")
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,7 @@ class Emergence:
     convergence: int | None
     patience: int
     probes: tuple[Probe, ...]
+    step: str = "layer"
 
     @property
     def sentence(self) -> str:
@@ -133,8 +140,8 @@ class Emergence:
         else:
             data = f"The training data were fitted {self._against(self.interpolation)}."
         if self.convergence is None:
-            return f"{law} {data} D of the last layer was still moving at the end."
-        return f"{law} {data} D of the last layer settled {self._against(self.convergence)}."
+            return f"{law} {data} D of the last {self.step} was still moving at the end."
+        return f"{law} {data} D of the last {self.step} settled {self._against(self.convergence)}."
 
     def _against(self, epoch: int) -> str:
         if self.epoch is None:
@@ -173,7 +180,8 @@ def emergence(
     (10, 20, 20, 0)
     """
     rule, probes = UntilLaw(patience), []
-    for moment in moments(history, batchnorm=batchnorm, accuracies=accuracies, least=1):
+    seen = moments(history, batchnorm=batchnorm, accuracies=accuracies, least=1)
+    for moment in seen:
         holds, fit = rule._see(moment), moment.fit
         r_found, p_found = (None, None) if fit is None else (fit.pearson, fit.greenwood_p)
         rho, last = (None, None) if fit is None else (fit.rho, fit.values[-1])
@@ -181,7 +189,9 @@ def emergence(
     right = (probe.epoch for probe in probes if probe.accuracy is not None and probe.accuracy >= interpolated)
     lasting = rule.since is not None and all(probe.holds for probe in probes if probe.epoch >= rule.since)
     settled = _settled(probes, math.log1p(within))
-    return Emergence(rule.since, rule.stopped, lasting, next(right, None), settled, patience, tuple(probes))
+    return Emergence(
+        rule.since, rule.stopped, lasting, next(right, None), settled, patience, tuple(probes), step_of(seen)
+    )
 
 
 class UntilLaw:

@@ -44,7 +44,7 @@ class CountPlan:
 
 
 SCALED = CountPlan()
-QUICK = CountPlan(100, ratios=(1, 10, 100, math.inf), times=(100,), epochs=60)
+QUICK = CountPlan(100, ratios=(1, 10, 100, math.inf), times=(100,), epochs=30)
 
 
 @dataclass(frozen=True)

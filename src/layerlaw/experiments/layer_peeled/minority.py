@@ -31,7 +31,7 @@ from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, between
 from layerlaw.experiments.setting import TITLES as DATA_TITLES
 from layerlaw.experiments.setting import Data, Images, Setting, samples, stand_in
 from layerlaw.files import made_folder, write_json
-from layerlaw.lab import Architecture, ConvolutionalNetwork, Recipe, Run, Samples, Schedule
+from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule
 from layerlaw.lab.schedule import held_out
 from layerlaw.lab.trainer import arithmetic
 from layerlaw.measures.collapse import mean_cosine, mean_norm, mean_square, used_budget
@@ -46,7 +46,13 @@ TITLES = {
     "minority_resnet18": "Minority collapse: ResNet18 on Fashion-MNIST",
     "minority_resnet18_cifar10": "Minority collapse: ResNet18 on CIFAR-10",
 }
-SIZE, QUICK_SIZE = 32, 16  # pixels
+SIZE = 32  # pixels
+QUICK_SHAPES: dict[str, dict[str, Any]] = {  # a quick run's networks: every layer of theirs, few channels
+    "vgg11": {"stages": ((4,), (8,), (16,) * 2, (32,) * 2, (32,) * 2)},
+    "vgg13": {"stages": ((4,) * 2, (8,) * 2, (16,) * 2, (32,) * 2, (32,) * 2)},
+    "resnet18": {"widths": (4, 8, 16, 32)},
+}
+QUICK_SIZES = {"resnet18": 16}  # pixels; the five pools of a VGG need all 32
 AT_ONCE = 500  # images of a forward
 COLLAPSED = 0.9  # mean cosine from which on rows count as one
 NOTHING = "no network of these counts was trained to its end"
@@ -78,7 +84,7 @@ def minority(setting: Setting) -> Outcome:
     """VGG11 on Fashion-MNIST with rare classes: K_A = K_B = 5, R = 1 … 1000 and ∞, and the rare images shown again.
 
     layerlaw reproduce minority             7 networks per seed, n_A = 1000 (the authors: 6000)
-    layerlaw reproduce minority --quick     three convolutions on 16×16 pixels, n_A = 100, R = 1, 10, 100, ∞
+    layerlaw reproduce minority --quick     few channels, n_A = 100, R = 1, 10, 100, ∞, 30 epochs
     """
     return collapse(setting, "minority", "vgg11", "fashion_mnist")
 
@@ -101,7 +107,7 @@ def minority_resnet18_cifar10(setting: Setting) -> Outcome:
 def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPlan | None = None) -> Outcome:
     """Train a network on all class counts of a plan, read its classifiers, report what came out."""
     plan = plan or (QUICK if setting.quick else SCALED)
-    size = QUICK_SIZE if setting.quick else SIZE
+    size = QUICK_SIZES.get(network, SIZE) if setting.quick else SIZE
     images = samples(setting, data, plan.majority, size=size, tests=1000, flat=False)
     given: Data = {case.name: partial(case.of, images) for case in plan.cases}
     how = Recipe(
@@ -119,15 +125,17 @@ def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPl
     rows = [r for case, some in found.items() for r in _case_rows(plan, case, some, found)]
     rows += [r for K_A in plan.K_A for r in _direction_rows(plan, K_A, found)]
     tables = [_table(cells)]
-    small = setting.note(f"Quick run: {how.network} on {size}×{size} pixels instead of {network}.")
+    gray = ", which sees the gray channel three times" * (data == "cifar10")
+    small = setting.note(f"Quick run: a small {network} ({how.network}){gray}, on {size}×{size} pixels.")
     notes = [*_notes(setting, plan, data), *small, *stand_in(setting, data)]
     return Outcome(name, TITLES[name], rows, _sheets(plan, found), tables, notes)
 
 
 def _network(setting: Setting, name: str, data: str) -> Architecture:
-    if setting.quick:
-        return ConvolutionalNetwork(stages=((8,), (16,), (32,)), side=QUICK_SIZE, inputs=1)
-    return Architecture.named(name, inputs=3 if data == "cifar10" else 1)
+    channels = 3 if data == "cifar10" else 1
+    if setting.quick:  # gray images stand in for those in color: repeated, they fill as many channels
+        return Architecture.named(name, inputs=1, repeat=channels, **QUICK_SHAPES[name])
+    return Architecture.named(name, inputs=channels)
 
 
 Readings = Mapping[Case, Sequence[ClassifierReading | None]]

@@ -85,7 +85,8 @@ def is_layer(site: str) -> bool:
     return site != "input"
 
 
-is_stage = is_layer  # of a dense network only its first convolution and its blocks are measured
+is_stage = partial(is_layer)  # of a dense network only its first convolution and its blocks are measured
+OF_BLOCKS = (is_block, is_block_or_input, is_stage)
 LEVELS: Mapping[str, Keep] = {"block": is_block, "layer": is_layer}
 
 
@@ -220,10 +221,9 @@ def seen(runs: Runs, keep: Keep) -> Runs:
 
     def at(found: Measurement) -> Measurement:
         places = [i for i, site in enumerate(found.sites) if keep(site)]
-        names = ("separation", "nearest", "rank", "sites", "widths", "by_class")
-        lists = {name: getattr(found, name) for name in names}
+        lists = {n: getattr(found, n) for n in ("separation", "nearest", "rank", "sites", "widths", "by_class")}
         kept: dict[str, Any] = {name: some and tuple(some[i] for i in places) for name, some in lists.items()}
-        return replace(found, **kept)
+        return replace(found, **kept, step="block" if keep in OF_BLOCKS else found.step)
 
     return Runs(replace(run, measurements=tuple(map(at, run.measurements))) for run in runs)
 

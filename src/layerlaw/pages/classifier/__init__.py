@@ -59,12 +59,13 @@ FORMULAS = (
      "SS<sub>w</sub> and SS<sub>b</sub> are the within- and between-class scatter of the features, <sup>+</sup> the "
      "pseudo-inverse. Lower is better separated."),
     ("The law", "D<sub>l</sub> ≐ ρ<sup>l</sup> D<sub>0</sub>",
-     "ρ is the exponential of the least-squares slope of ln D<sub>l</sub> on l; the half-life is ln 2 / ln(1/ρ) layers."),
+     "ρ is the exponential of the least-squares slope of ln D<sub>l</sub> on l; the half-life is ln 2 / ln(1/ρ) layers (or "
+     "blocks)."),
     ("Best linear map", "D<sub>lin</sub> = Σ 1 / λ<sub>i</sub>(SS<sub>w</sub><sup>−1</sup> SS<sub>b</sub>)",
      "The least D that a linear map of the features reaches, where it was requested. Biased low unless samples far "
      "outnumber features."),
     ("Share of the work", "p<sub>l</sub> = (ln D<sub>l−1</sub> − ln D<sub>l</sub>) / (ln D<sub>0</sub> − ln D<sub>m</sub>)",
-     "Effective layers are 1 / Σ p<sub>l</sub><sup>2</sup>; no count of layers where D rises."),
+     "Effective layers (or blocks) are 1 / Σ p<sub>l</sub><sup>2</sup>; no count of them where D rises."),
     rule_formula("D", "m", " D must fall by more than a tenth, over 4 points or more."),
     ("Intervals", "se² = (g − 1)/g · Σ (θ<sub>i</sub> − mean θ<sub>i</sub>)²",
      "θ<sub>i</sub> is ln D without group i of the samples (delete-group jackknife). They tell what other samples through "

@@ -9,15 +9,19 @@ import io
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-from layerlaw.files import write_whole
+from layerlaw.errors import InputError
+from layerlaw.files import as_path, made_folder, sha256, write_whole
 from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages import outcome_words as said
-from layerlaw.pages.html import SVG, XLINK, Markup, document, fill, listed, sentences, settings, svg, table
-from layerlaw.pages.sheets import draw_sheet
+from layerlaw.pages import theme
+from layerlaw.pages.html import SVG, XLINK, Markup, check_tags, document, fill, listed, sentences, settings, svg, table
+from layerlaw.pages.sheets import curves, draw_sheet
 from layerlaw.sheet import Panel, Sheet
 from layerlaw.wording import clean, counted, sentence
 
@@ -33,14 +37,27 @@ _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
 
 def outcome_page(
-    outcomes: Outcome | Sequence[Outcome], path: str | os.PathLike[str], *, title: str | None = None
+    outcomes: Outcome | Sequence[Outcome],
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    drawings: str | os.PathLike[str] | None = None,
 ) -> Path:
-    """Write one self-contained page about an outcome, or about several with a table of contents."""
-    return write_whole(path, outcome_html(outcomes, title=title))
+    """Write one self-contained page about an outcome, or about several with a table of contents.
+
+    `drawings` is a folder in which drawings are kept, so that pages draw each sheet once.
+    """
+    return write_whole(path, outcome_html(outcomes, title=title, drawings=drawings))
 
 
-def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = None) -> str:
+def outcome_html(
+    outcomes: Outcome | Sequence[Outcome],
+    *,
+    title: str | None = None,
+    drawings: str | os.PathLike[str] | None = None,
+) -> str:
     """The page as text."""
+    kept = None if drawings is None else made_folder(as_path(drawings, "drawings"))
     chosen = listed(outcomes, Outcome, "outcome_page")
     alone = len(chosen) == 1
     head = clean(title or "") or (said.heading(chosen[0]) if alone else "Reproduced figures")
@@ -54,7 +71,7 @@ def outcome_html(outcomes: Outcome | Sequence[Outcome], *, title: str | None = N
         for i, outcome in enumerate(chosen)
     ]  # fmt: skip
     contents = fill('<section data-panel="contents"><nav aria-label="figures"><ol>{}</ol></nav></section>\n', items)
-    articles = [fill("{}\n", _article(outcome, f"o{i}", alone=alone)) for i, outcome in enumerate(chosen)]
+    articles = [fill("{}\n", _article(outcome, f"o{i}", alone=alone, kept=kept)) for i, outcome in enumerate(chosen)]
     return document(head, facts, fill("{}{}", "" if alone else contents, articles))
 
 
@@ -81,13 +98,13 @@ def finding_page(
     return write_whole(path, document(title, "", fill("{}", [_section(*part) for part in parts if part[-1]])))
 
 
-def _article(outcome: Outcome, key: str, *, alone: bool) -> Markup:
+def _article(outcome: Outcome, key: str, *, alone: bool, kept: Path | None) -> Markup:
     """Everything about one outcome; `key` makes ids unique on the page."""
     label = said.heading(outcome)
     notes = [fill("<li>{}</li>", sentence(note)) for note in outcome.notes]
     sections = [
         ("verdict", "", _verdict(outcome)),
-        *(("sheet", sheet.title, _drawing(sheet, f"{key}s{i}")) for i, sheet in enumerate(outcome.sheets)),
+        *(("sheet", sheet.title, _drawing(sheet, f"{key}s{i}", kept)) for i, sheet in enumerate(outcome.sheets)),
         ("numbers", "Numbers", _numbers(outcome.rows)),
         ("tables", "Supporting tables", fill("{}", map(_folded, outcome.tables))),
         ("notes", "Notes", fill('<ul class="notes plain">{}</ul>', notes) if notes else fill("")),
@@ -148,13 +165,13 @@ def _number_table(rows: Sequence[Row]) -> Markup:
     return table("numbers beside the paper’s", head, lines, kind="beside")
 
 
-def _drawing(sheet: Sheet, key: str) -> Markup:
+def _drawing(sheet: Sheet, key: str, kept: Path | None = None) -> Markup:
     panels = [f"{p.title}: {p.note}" if isinstance(p, Panel) and p.note else p.title for p in sheet.panels]
     description, title = (
         f"{counted(len(panels), 'panel')}. {'; '.join(panels)}. {sheet.caption}",
         sheet.title or "figure",
     )
-    drawn = inline_svg(draw_sheet(sheet, heading=False), key, title=title, description=description)
+    drawn = inline_svg(_svg_of(sheet, kept), key, title=title, description=description)
     caption = fill("<figcaption>{}</figcaption>", sentence(sheet.caption)) if sheet.caption else ""
     return fill(
         '<figure class="sheet"><div class="drawing" tabindex="0" role="region" aria-label="{}">{}</div>{}</figure>',
@@ -162,12 +179,31 @@ def _drawing(sheet: Sheet, key: str) -> Markup:
     )  # fmt: skip
 
 
-def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -> Markup:
-    """The figure as an `<svg>` element with a title and a description.
+def _svg_of(sheet: Sheet, kept: Path | None) -> ElementTree.Element:
+    """A sheet as SVG; drawn, unless the folder holds what the present code has drawn of the same sheet."""
+    if kept is None:
+        return _as_svg(draw_sheet(sheet, heading=False))
+    file = kept / f"{sha256([_drawing_code(), repr(sheet).encode()])[:16]}.svg"
+    with suppress(OSError, UnicodeDecodeError, ElementTree.ParseError, InputError):  # none yet, or damaged
+        text = file.read_text(encoding="utf-8")
+        check_tags(text)
+        return ElementTree.fromstring(text)
+    drawn = _as_svg(draw_sheet(sheet, heading=False))
+    write_whole(file, svg(drawn))
+    return drawn
 
-    Text stays text, so it can be found, copied and read aloud; every id begins with `key`, since those of a page must be
-    unique; what speaks to the whole document (its style sheet, its metadata) is left out.
-    """
+
+@cache
+def _drawing_code() -> bytes:
+    """What a drawing depends on beside its sheet."""
+    import matplotlib
+
+    files = [*sorted(Path(curves.__file__).parent.glob("*.py")), Path(theme.__file__)]
+    return b"".join([matplotlib.__version__.encode(), *(file.read_bytes() for file in files)])
+
+
+def _as_svg(figure: Figure) -> ElementTree.Element:
+    """The figure without what speaks to the whole document: its style sheet, its metadata."""
     import matplotlib
 
     drawn = io.BytesIO()
@@ -179,6 +215,16 @@ def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -
     for parent in list(root.iter()):
         for child in [c for c in parent if c.tag in (f"{{{SVG}}}metadata", f"{{{SVG}}}style")]:
             parent.remove(child)
+    return root
+
+
+def inline_svg(drawn: Figure | ElementTree.Element, key: str, *, title: str, description: str = "") -> Markup:
+    """A figure, or the SVG that was made of it, as an `<svg>` element with a title and a description.
+
+    Text stays text, so it can be found, copied and read aloud; every id begins with `key`, since those of a page must be
+    unique.
+    """
+    root = drawn if isinstance(drawn, ElementTree.Element) else _as_svg(drawn)
     for element in root.iter():
         for name, value in element.attrib.items():
             if name == "id":
@@ -187,7 +233,7 @@ def inline_svg(figure: Figure, key: str, *, title: str, description: str = "") -
                 element.set(name, f"#{key}-{value[1:]}")
             else:
                 element.set(name, _REFERENCE.sub(rf"url(#{key}-\1)", value))
-    width = 72 * float(figure.get_size_inches()[0])
+    width = float(root.attrib["width"].removesuffix("pt"))
     least = 0 if width < NARROW else SMALLEST * width
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
