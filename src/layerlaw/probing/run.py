@@ -374,9 +374,7 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split) ->
         if state.sample is not None:  # whose memory the next group needs, where there are several
             planes = state.sample.planes() if state.turn else state.sample.planes_later()
     split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
-    classes = state.classes
-    freely = isinstance(classes, Classes) and classes.lookup is not None and not classes.scores.given
-    if freely and split.accuracy is not None:  # otherwise nobody has decided freely
+    if split.accuracy is not None:
         with adding_nothing(state.borrowed):
             all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None

@@ -30,9 +30,8 @@ P = ParamSpec("P")
 Told: TypeAlias = tuple[bool, int, int, bytes]  # STATE of a rank, and what it has or the beginning of it
 Ranks: TypeAlias = Any  # a process group of torch.distributed; where torch was built without, there is no such class
 LONGEST = 2000  # bytes of an error that other ranks are told
-STATE = struct.Struct(
-    "<?qq"
-)  # of a rank that comes to a meeting: whether it failed, numbers it will add up, bytes it has
+# Of a rank that comes to a meeting: whether it failed, numbers that it will add up, bytes that it has.
+STATE = struct.Struct("<?qq")
 TOLD = 512  # bytes that a rank brings to a meeting: what it has is mostly short, and needs no further call
 LOOK_EVERY = 1.0  # seconds between looks at whether another rank failed, during a pass
 TOLD_AFTER = 5.0  # seconds after which a rank that failed says so, where the others do not come

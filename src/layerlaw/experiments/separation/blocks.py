@@ -85,7 +85,7 @@ def is_layer(site: str) -> bool:
     return site != "input"
 
 
-is_stage = partial(is_layer)  # of a dense network only its first convolution and its blocks are measured
+is_stage = partial(is_layer)  # not the same: of a dense network only its first convolution and its blocks are measured
 OF_BLOCKS = (is_block, is_block_or_input, is_stage)
 LEVELS: Mapping[str, Keep] = {"block": is_block, "layer": is_layer}
 
