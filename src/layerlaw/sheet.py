@@ -91,7 +91,8 @@ class Panel:
     """One pair of axes. `note` is a short text inside, `marked` an x with a vertical line through it, `shaded` a range of x.
 
     `tight`: a log axis keeps close to numbers that move little; otherwise a nearly flat curve is drawn flat. `zeros`: a log
-    axis shows zeros too, below all other numbers at a tick of their own; otherwise they are gaps.
+    axis shows zeros too, below all other numbers at a tick of their own; otherwise they are gaps. `infinity`: the x at which
+    infinity is drawn, right of all other numbers.
     """
 
     title: str
@@ -105,10 +106,13 @@ class Panel:
     tight: bool = False
     shaded: tuple[float, float] | None = None
     zeros: bool = False
+    infinity: float | None = None
     kind: Literal["axes"] = field(default="axes", init=False, repr=False)
 
     def __post_init__(self) -> None:
-        set_fields(self, series=tuple(self.series), marked=number_or_none(self.marked))
+        set_fields(
+            self, series=tuple(self.series), marked=number_or_none(self.marked), infinity=number_or_none(self.infinity)
+        )
         if self.shaded is not None:
             low, high = map(float, self.shaded)
             if not (math.isfinite(low) and math.isfinite(high) and low <= high):
@@ -212,7 +216,7 @@ PANELS: dict[str, Rule] = {  # by their kind
     "axes": fields({"title": check_text, "series": several(SERIES)}, {
         "xlabel": check_text, "ylabel": check_text, "log_y": check_truth, "log_x": check_truth, "note": check_text,
         "marked": nothing_or(coordinate), "tight": check_truth, "shaded": nothing_or(several(coordinate, 2, 2)),
-        "zeros": check_truth,
+        "zeros": check_truth, "infinity": nothing_or(coordinate),
     }),
     "plane": fields(
         {"title": check_text, "points": several(several(nothing_or(coordinate), 2, 2)),

@@ -215,5 +215,9 @@ def test_what_was_read_is_kept_and_goes_on_without_the_networks(
 def test_tables_and_sheets(quick: Quick) -> None:
     assert len(quick.table("Every network").rows) == len(QUICK.cases) == 5
     (sheet,) = quick.outcome.sheets
-    assert [panel.xlabel for panel in sheet.panels] == ["ratio of images shown (∞ at 1,000)"] * 2
+    assert [panel.infinity for panel in sheet.panels] == [1000] * 2
+    predicted = sheet.panels[0].series[1]
+    assert predicted.x[-2:] == (pytest.approx(316.2, abs=0.1), 1000)  # no line from the largest R to infinity
+    assert predicted.y[-2:] == (None, 1)
+    assert sheet.caption.startswith("Predictions")  # of one seed there is no range
     assert "n_A = 100 instead of 6,000; K_A = 3 and 7 not trained" in quick.outcome.notes[0]

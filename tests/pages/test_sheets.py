@@ -189,6 +189,16 @@ def test_zeros_have_a_place_of_their_own_on_a_log_axis_that_is_to_show_them():
     assert [math.isnan(v) for v in gaps] == [False, False, True, False, True]  # not asked for: as before
 
 
+@pytest.mark.parametrize("log_x", [False, True])
+def test_infinity_has_a_tick_of_its_own_right_of_all_numbers(log_x):
+    ax = alone(Series((1, 10, 100, 1000), (1, 2, 3, 4)), infinity=1000, log_x=log_x)
+    words = dict(zip(ax.get_xticks(), labels(ax.xaxis), strict=True))
+    assert words.pop(1000) == "∞"
+    assert words
+    assert max(words) < 1000
+    assert "∞" not in words.values()
+
+
 def test_panels_of_one_scale_have_zeros_below_the_numbers_of_all():
     falling = Panel("", [Series((0, 1), (0.5, 0.0))], zeros=True)
     small, none = Panel("", [Series((0, 1), (1e-4, 1e-5))], zeros=True), Panel("", [Series((0, 1), (0, 0))], zeros=True)

@@ -76,7 +76,10 @@ def reproduce_command(
         screen.print(f"Record, figures and page: {page.parent}/{name}*", markup=False, highlight=False, soft_wrap=True)
         outcomes.append(outcome)
     everything = [Outcome.load(place / f"{name}.json") for name in NAMES if (place / f"{name}.json").exists()]
-    outcome_page(everything, place / "all.html", drawings=place / DRAWINGS)
+    page = outcome_page(everything, place / "all.html", drawings=place / DRAWINGS)
+    if len(everything) > 1:
+        told = f"All {len(everything)} experiments of this folder on one page: {page}"
+        screen.print(told, markup=False, highlight=False, soft_wrap=True)
     conclude(screen, as_json, summary(outcomes))
 
 

@@ -28,7 +28,6 @@ from layerlaw.advice import forecast
 from layerlaw.experiments.layer_peeled.class_counts import QUICK, SCALED, Case, CountPlan, K
 from layerlaw.experiments.moments import spearman
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, between, minus, row
-from layerlaw.experiments.setting import TITLES as DATA_TITLES
 from layerlaw.experiments.setting import Data, Images, Setting, samples, stand_in
 from layerlaw.files import made_folder, write_json
 from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule
@@ -126,7 +125,8 @@ def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPl
     rows += [r for K_A in plan.K_A for r in _direction_rows(plan, K_A, found)]
     tables = [_table(cells)]
     gray = ", which sees the gray channel three times" * (data == "cifar10")
-    small = setting.note(f"Quick run: a small {network} ({how.network}){gray}, on {size}×{size} pixels.")
+    trained = f"{how.epochs} epochs, SGD with momentum, learning rate {how.learning_rate:g}"
+    small = setting.note(f"Quick run: a small {network} ({how.network}){gray}, on {size}×{size} pixels; {trained}.")
     notes = [*_notes(setting, plan, data), *small, *stand_in(setting, data)]
     return Outcome(name, TITLES[name], rows, _sheets(plan, found), tables, notes)
 
@@ -308,7 +308,8 @@ def _direction_rows(plan: CountPlan, K_A: int, found: Readings) -> list[Row]:
 
 def _sheets(plan: CountPlan, found: Readings) -> list[Sheet]:
     end = 10 * plan.largest  # where R = ∞ is drawn
-    ratio = "ratio of images shown" + f" (∞ at {end:,g})" * (math.inf in plan.ratios)
+    axes: dict[str, Any] = {"xlabel": "ratio of images shown", "log_y": False, "log_x": True}
+    axes |= {"infinity": end} if math.inf in plan.ratios else {}
     panels = []
     for K_A in plan.K_A:
         plain = {min(c.ratio, end): found[c] for c in found if c.K_A == K_A and c.times == 1}
@@ -316,22 +317,25 @@ def _sheets(plan: CountPlan, found: Readings) -> list[Sheet]:
             c.ratio / c.times: found[c] for c in found if c.K_A == K_A and (c.times > 1 or c.ratio == plan.largest)
         }
         again = dict(sorted(again.items()))
+        # No line from the largest R to infinity: the model says nothing in between.
+        apart: dict[float, Any] = dict(sorted({**plain, end / 10**0.5: ()}.items()))
         title = f"K_A = {K_A}"
         cosines = [
             _series("measured", plain, "cosine"),
-            _series("predicted by norms", plain, "cosine-predicted", style="line"),
-            _series("predicted, norm in use", plain, "cosine-predicted-in-use", style="line"),
+            _series("predicted by norms", apart, "cosine-predicted", style="line"),
+            _series("predicted, norm in use", apart, "cosine-predicted-in-use", style="line"),
             _series(f"R = {plan.largest:g}, shown again", again, "cosine"),
         ]
-        panels.append(Panel(f"{title}: cosine of rare rows", cosines, ratio, "cosine", False, True))
+        panels.append(Panel(f"{title}: cosine of rare rows", cosines, ylabel="cosine", **axes))
         shares = [
             _series("training, rare", plain, "train-accuracy-minority"),
             _series("test, rare", plain, "test-accuracy-minority"),
             _series("test, rare, shown again", again, "test-accuracy-minority"),
-            Series(list(plain), [1 / (K - K_A)] * len(plain), "1/K_B", style="null"),
+            Series([min(plain), max(plain)], [1 / (K - K_A)] * 2, "1/K_B", style="null"),
         ]
-        panels.append(Panel(f"{title}: accuracy", shares, ratio, "share right", False, True))
-    caption = "Mean and range over seeds; predictions from each network's own norms."
+        panels.append(Panel(f"{title}: accuracy", shares, ylabel="share right", **axes))
+    several = any(len(some) > 1 for some in found.values())
+    caption = f"{'Mean and range over seeds; p' if several else 'P'}redictions from each network's own norms."
     return [Sheet("Minority collapse", panels, columns=2, caption=caption)]
 
 
@@ -365,7 +369,7 @@ def _notes(setting: Setting, plan: CountPlan, data: str) -> list[str]:
     left += [f"remedy at R = {plan.largest:g} only, rare images shown {' and '.join(map(str, plan.times))} times"]
     least = plan.majority // int(plan.largest)
     return [
-        f"{DATA_TITLES[data]}, {counted(least, 'image')} of each rare class at R = {plan.largest:g}. Beside the authors' "
+        f"{counted(least, 'image')} of each rare class at R = {plan.largest:g}. Beside the authors' "
         f"setting: {'; '.join(left)}.",
         *setting.note(
             "Trained in bf16 on a GPU, in float32 on a CPU; features and decisions are read in float32.", quick=False

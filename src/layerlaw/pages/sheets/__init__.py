@@ -120,17 +120,21 @@ def _dress(place: Place, across: int, size: float) -> None:
     ax.tick_params(which="minor", width=0.5, length=1.6 * size)
     whole = all(v == round(v) for series in place.panel.series for v in series.x)
     most = (6 if across <= 3 else 4) if place.x.log else 12 if across == 1 else 8 if across <= 3 else 5
-    _set_scale(ax, "x", place.x, most=most, whole=whole)
+    _set_scale(ax, "x", place.x, most=most, whole=whole, infinity=place.panel.infinity)
     _set_scale(ax, "y", place.y, most=MOST_Y if across <= 4 else MOST_Y - 2)
 
 
-def _set_scale(ax: Axes, which: str, scale: Scale, *, most: int, whole: bool = False) -> None:
+def _set_scale(
+    ax: Axes, which: str, scale: Scale, *, most: int, whole: bool = False, infinity: float | None = None
+) -> None:
     """Limits and readable ticks: left alone, matplotlib labels nothing between decades, or everything."""
     axis, ticks = ax.xaxis if which == "x" else ax.yaxis, scale.ticks(most, whole=whole)
+    end = [] if infinity is None else [infinity]
+    ticks = [tick for tick in ticks if not end or tick < end[0]]
     if scale.log:
         ax.set(**{f"{which}scale": "log"})
     ax.set(**{f"{which}lim": (scale.low, scale.high)})
-    axis.set_ticks(ticks, scale.words(ticks))
+    axis.set_ticks([*ticks, *end], [*scale.words(ticks), *("∞" for _ in end)])
     axis.set_minor_formatter("")
     if scale.zero is not None:  # no marks of numbers beside that of zeros
         axis.set_ticks(scale.between_ticks(), minor=True)
