@@ -200,12 +200,12 @@ def main(rank: int, port: str, folder: Path) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
     told: dict[str, Any] = {}
 
-    def attempt(name: str, *given: Any, **how: Any) -> None:
+    def attempt(name: str, *given: Any, call: Callable[..., ll.Record] = ll.probe, **how: Any) -> None:
         began = time.monotonic()
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                record = ll.probe(*given, **QUIET | how)
+                record = call(*given, **QUIET | how)
             told[name] = {"error": "", "notes": record.notes, "counts": record.counts}
             own = [one for one in caught if "layerlaw" in str(one.message)]
             told[name] |= {"warned": [str(one.message) for one in own], "at": [one.filename for one in own]}
@@ -301,6 +301,16 @@ def main(rank: int, port: str, folder: Path) -> None:
         told["accelerate"] = with_accelerate(rank)
     except ImportError:
         told["accelerate"] = None
+    layers = {name: INPUTS[rank::2].double() ** power for name, power in (("a", 1), ("b", 3))}
+    given: dict[str, tuple[Any, ...]] = {
+        "alike": (True, True),
+        "options": (None, "jackknife"),
+        "layers": (False, False),
+    }
+    for name, kinds in given.items():
+        chosen = {"sites": ["ab"[rank]]} if name == "layers" else {}
+        attempt(f"given, {name}", layers, LABELS[rank::2], call=ll.record_of, uncertainty=kinds[rank], **chosen)
+    attempt("given, again", layers, LABELS[rank::2], call=ll.record_of)
     (folder / f"told {rank}.json").write_text(json.dumps(told))
     sys.stdout.flush()
     dist.barrier()

@@ -283,3 +283,22 @@ def test_the_next_epoch_of_a_loader_of_accelerate_is_what_it_would_be(folder: Pa
         assert one["order"] == "shuffled by the loader"
         assert one["notes"][0].startswith("data: the loader's BatchSamplerShard repeats 19 of 61 samples")
         assert sum(one["counts"]) == 80
+
+
+def test_features_at_hand_that_are_dealt_give_the_record_of_all(folder: Path) -> None:
+    layers = {name: INPUTS.double() ** power for name, power in (("a", 1), ("b", 3))}
+    assert_measured_as(folder, "given, again", ll.record_of(layers, LABELS, **QUIET))
+    assert all(not one["error"] for one in told(folder, "given, alike"))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("options", "uncertainty: expected the same on all 2 ranks, got None"),
+        ("layers", "sites: expected the same on all 2"),
+    ],
+)
+def test_features_at_hand_with_other_arguments_are_told(folder: Path, name: str, words: str) -> None:
+    for one in told(folder, f"given, {name}"):
+        assert one["error"] == "InputError"
+        assert one["words"].startswith(words)

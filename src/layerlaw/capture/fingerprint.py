@@ -173,7 +173,7 @@ class Fingerprint:
                 stream.total = sum(known) % BITS
 
     def _of_all(self) -> list[tuple[dict[str, Any], Places | None, list[int | None], int]]:
-        """Of every rank what it saves, its places, its sums by these, how it was thinned: exchanged once."""
+        """Of every rank what it saves, its places, sums by these, how it was thinned: exchanged once, behind all batches."""
         self.settle()
         if self._shares is None:
             placed = [s.placed if s.placed is None else int(s.placed) % BITS for s in self.streams]

@@ -23,10 +23,12 @@ from layerlaw.measures.at_hand import as_tensor, check_kind
 from layerlaw.probing import recorded
 from layerlaw.probing.classes import ClassChoice
 from layerlaw.probing.run import Options, Prober
+from layerlaw.probing.shards import SAME_ARGUMENTS, check_same_plan
 from layerlaw.probing.targets import Targets, classes_or_targets
 from layerlaw.progress import Progress, choose
 from layerlaw.record import Record
 from layerlaw.stats.centers import Weighting
+from layerlaw.stats.ranks import check_alike, measured_together
 
 BATCH = 1024  # rows at a time, where features do not fit the memory budget
 NOT_GIVEN = "no logits were given"
@@ -56,6 +58,7 @@ class _Stored(nn.Module):
         return given[-1] if len(given) > len(self.layers) else None
 
 
+@measured_together
 def record_of(
     features: Mapping[str, Any] | str | os.PathLike[str],
     labels: Any = None,
@@ -105,6 +108,14 @@ def record_of(
         classes, name = _or(classes, found.class_names), name or found.name
     train = _GivenRows.of(Given(features, labels, logits), "features", _chosen(features, sites))
     held_out = None if test is None else _GivenRows.of(_given(test), "test", list(train.layers), train)
+    asked = {
+        "weighting": weighting,
+        "uncertainty": uncertainty,
+        "memory_gib": memory_gib,
+        "seed": seed,
+        "linear": linear,
+    }
+    check_alike({**asked, "classes": classes, "test": "given" if held_out else "not given"}, SAME_ARGUMENTS)
     plan = train.plan(classifier)
     network = _Stored(len(train.layers), None if classifier is None else as_tensor(classifier, "classifier").double())
     how: Any = {"batch_size": BATCH, "batchnorm": "running", "seed": seed, "network": network}
@@ -116,6 +127,7 @@ def record_of(
             raise InputError("linear: D_lin is the least D of classes; the labels are targets. Leave linear=True out.")
         if not decided:
             kind = replace(kind, undecided=NOT_GIVEN)
+        check_same_plan(plan, kind)
         prober = Prober(network, plan, kind, options, randomness, None)
         after = None if held_out is None else Batches(held_out.pair, where="test", **how)
         measured, tested = prober.measure_both(data, after)

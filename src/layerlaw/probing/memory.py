@@ -82,7 +82,7 @@ class Extras:
         features = sum(site.features * site.itemsize for site in sites) * (samples or 0)
         statistics = plain * views_of(jackknife is not False, permuted is not False)
         fits = features + statistics <= memory
-        if world_size() > 1 and None in wanted:  # every rank must add up the same things
+        if world_size() > 1:  # every rank must add up the same things
             votes = torch.tensor([float(fits and samples is not None)], dtype=torch.float64)
             all_reduce([votes])
             fits = float(votes) == world_size()

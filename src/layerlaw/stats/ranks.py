@@ -27,8 +27,9 @@ from layerlaw.wording import first_other
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Told: TypeAlias = tuple[bool, int, int, bytes]  # STATE of a rank, and what it has or the beginning of it
+Told: TypeAlias = tuple[bool, int, int, Any]  # STATE of a rank, and what it has or the beginning of it
 Ranks: TypeAlias = Any  # a process group of torch.distributed; where torch was built without, there is no such class
+THE_SAME = "Call it on all of them with the same model and arguments"
 LONGEST = 2000  # bytes of an error that other ranks are told
 # Of a rank that comes to a meeting: whether it failed, numbers that it will add up, bytes that it has.
 STATE = struct.Struct("<?qq")
@@ -131,8 +132,10 @@ def gathered(mine: T) -> list[T]:
         return [mine]
     content = pickle.dumps(mine)  # read by processes of the same job
     known = _told(content) if _job is None else _job.meet(content=content)
-    longest = max(n for _, _, n, _ in known)
-    whole = [row for *_, row in known] if longest <= TOLD - STATE.size else _rows(content, longest)
+    sizes = [n for _, _, n, _ in known]
+    if 0 in sizes:
+        raise PassError(f"expected all ranks to do the same, but rank {sizes.index(0)} brings nothing. {THE_SAME}.")
+    whole = [row for *_, row in known] if max(sizes) <= TOLD - STATE.size else _rows(content, max(sizes))
     return [pickle.loads(row) for row in whole]  # zeros behind it are not read
 
 
@@ -142,12 +145,13 @@ def _told(content: bytes, size: int = 0, *, failed: bool = False) -> list[Told]:
     return [(*STATE.unpack_from(row), row[STATE.size :]) for row in rows]
 
 
-def _rows(mine: bytes, width: int) -> list[bytes]:
+def _rows(mine: bytes, width: int) -> list[Any]:
     """So many first bytes of what every rank has, in one collective call: each fills its own row, zeros fill the rest."""
-    rows = torch.zeros(world_size(), width, dtype=torch.uint8, device=_device())
-    rows[rank()] = torch.frombuffer(bytearray(mine[:width].ljust(width, b"\0")), dtype=torch.uint8)
+    rows, own = torch.zeros(world_size(), width, dtype=torch.uint8, device=_device()), bytearray(mine[:width])
+    if own:
+        rows[rank(), : len(own)] = torch.frombuffer(own, dtype=torch.uint8)
     _added_up(rows)
-    return [row.tobytes() for row in rows.cpu().numpy()]
+    return list(rows.cpu().numpy())
 
 
 def are_alike(mine: Any) -> bool:
@@ -282,14 +286,13 @@ class _Job:
         if failed := [r for r, (bad, *_) in enumerate(known) if bad]:
             self.over = True
             mine = b"" if error is None or isinstance(error, RankError) else in_words(error).encode("utf-8", "replace")
-            said = [row.rstrip(b"\0").decode("utf-8", "ignore") for row in _rows(mine, LONGEST)]
+            said = [row.tobytes().rstrip(b"\0").decode("utf-8", "ignore") for row in _rows(mine, LONGEST)]
             if error is None:
                 told = [f"rank {r}: {said[r]}" for r in failed if said[r]] or [f"rank {failed[0]}"]
                 raise RankError(f"expected all {world_size()} ranks to go on, but some failed. {' '.join(told)}")
         elif set(sizes := [numbers for _, numbers, *_ in known]) != {size}:
             came = f"got statistics of different sizes ({', '.join(map(str, sizes))} numbers)"
-            cure = "Call it on all of them with the same model and arguments"
-            raise PassError(f"expected the same model, sites, classes and options on all ranks, {came}. {cure}.")
+            raise PassError(f"expected the same model, sites, classes and options on all ranks, {came}. {THE_SAME}.")
         return known
 
     def tell(self, error: BaseException) -> None:
@@ -391,8 +394,7 @@ def _check_group(ranks: Ranks) -> None:
     if not is_ready():
         raise InputError(f"{expected}, got {type(ranks).__name__} in a job without process groups.")
     if ranks is dist.GroupMember.NON_GROUP_MEMBER:
-        raise InputError(
-            f"{expected}, got one that rank {dist.get_rank()} is not in. Only its members measure: leave the call out here."
-        )
+        cure = "Only its members measure: leave the call out here"
+        raise InputError(f"{expected}, got one that rank {dist.get_rank()} is not in. {cure}.")
     if not isinstance(ranks, dist.ProcessGroup):
         raise InputError(f"{expected}, got {type(ranks).__name__}.")
