@@ -315,15 +315,15 @@ def with_error(share: float | None, error: float | None) -> str:
 
 
 def first_other(here: Any, there: Any) -> tuple[str, str, str]:
-    """Two values in words; of tuples the first entries that differ, and which of them these are.
+    """Two values in words; of tuples the first entries that print differently, and which of them these are.
 
-    >>> first_other((1, "a"), (1, "b"))
-    ("'a'", "'b'", ' (number 2 of them)')
+    >>> first_other((1, "a"), (1, "b")), first_other((1, 2), (1.0, 2))
+    (("'a'", "'b'", ' (number 2 of them)'), ('1', '1.0', ' (number 1 of them)'))
     """
     if not (isinstance(here, tuple) and isinstance(there, tuple)):
         return shown(here), shown(there), ""
     nothing = object()
     pairs = enumerate(zip_longest(here, there, fillvalue=nothing), 1)
-    at, both = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    at, both = next((at, pair) for at, pair in pairs if repr(pair[0]) != repr(pair[1]))
     one, other = ("nothing" if value is nothing else shown(value) for value in both)
     return one, other, f" (number {at} of them)"

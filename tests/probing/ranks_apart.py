@@ -301,6 +301,9 @@ def main(rank: int, port: str, folder: Path) -> None:
         told["accelerate"] = with_accelerate(rank)
     except ImportError:
         told["accelerate"] = None
+    buffered = network()
+    buffered.register_buffer("aside", torch.ones(3, device="meta" if rank else "cpu"))
+    attempt("a buffer that is put away", buffered, shares(rank, 2))
     layers = {name: INPUTS[rank::2].double() ** power for name, power in (("a", 1), ("b", 3))}
     given: dict[str, tuple[Any, ...]] = {
         "alike": (True, True),

@@ -302,3 +302,9 @@ def test_features_at_hand_with_other_arguments_are_told(folder: Path, name: str,
     for one in told(folder, f"given, {name}"):
         assert one["error"] == "InputError"
         assert one["words"].startswith(words)
+
+
+def test_a_buffer_that_one_rank_has_put_away_is_told(folder: Path) -> None:
+    for one in told(folder, "a buffer that is put away"):
+        assert one["error"] == "PassError"
+        assert "got torch.float32 (3,) on rank 0, none that is whole on rank 1" in one["words"]

@@ -83,10 +83,12 @@ def same_network(
     _check_same_weights(weights)
     with ExitStack() as stack:
         for name in differ:
-            buffer = buffers[name]
-            own, shapes = buffer.detach().clone(), gathered((buffer.dtype, tuple(buffer.shape)))
-            if len(set(shapes)) > 1:
-                raise PassError(f"buffer '{name}': expected one dtype and shape on all ranks, got {set(shapes)}.")
+            buffer = buffers.get(name)
+            shapes = gathered(None if buffer is None else f"{buffer.dtype} {tuple(buffer.shape)}")
+            if buffer is None or len(set(shapes)) > 1:
+                got = ", ".join(f"{shape or 'none that is whole'} on rank {r}" for r, shape in enumerate(shapes))
+                raise PassError(f"buffer '{name}': expected one dtype and shape on all ranks, got {got}.")
+            own = buffer.detach().clone()
             stack.callback(_set, buffer, own)
             _set(buffer, from_first(own))
         normal = set(differ) <= set(_running_statistics(network))

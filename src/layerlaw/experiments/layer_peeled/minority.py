@@ -55,7 +55,7 @@ QUICK_SIZES = {"resnet18": 16}  # pixels; the five pools of a VGG need all 32
 AT_ONCE = 500  # images of a forward
 COLLAPSED = 0.9  # mean cosine from which on rows count as one
 NOTHING = "no network of these counts was trained to its end"
-MERGED = "not judged: the model's 1/K_B, once rows have merged"
+MERGED = "not judged: 1/K_B, once rows have merged"
 VANISHED = "the model's rare rows are 0, and have no angle"
 RISES, FALLS, HELPS = above(0, "rises with R"), below(0, "falls"), above(0, "rises")
 ONE_ROW = between(COLLAPSED, 1.0, "all collapse: 1").of("direction")
@@ -270,7 +270,10 @@ def values(readings: Sequence[ClassifierReading | None], what: str) -> list[floa
 def _case_rows(plan: CountPlan, case: Case, readings: Sequence[ClassifierReading | None], found: Readings) -> list[Row]:
     claims: dict[str, Claim] = {}
     if case.times == 1 and case.ratio >= plan.largest:
-        claims = {"cosine": ONE_ROW, "train-accuracy-minority": Claim(1 / case.K_B, tolerance=MERGED)}
+        claims = {
+            "cosine": ONE_ROW,
+            "train-accuracy-minority": Claim(f"{1 / case.K_B:.2g} in the model", tolerance=MERGED),
+        }
     lower = [c for c in found if c.K_A == case.K_A and c.times == 1 and c.ratio < plan.largest]
     among = [v for c in lower for v in values(found[c], "cosine")]
     missing = {
