@@ -7,7 +7,7 @@
 The paper has BERT-base-uncased (12 layers). Here MiniLM-L6 stands in for it: a BERT encoder of 6 layers and width 384,
 distilled and then trained on pairs of sentences. As the authors: 32 tokens, cut or padded, all of them features (of
 padding too), batches of 8, AdamW at 5e-5, 10 epochs; ours are a rate that rises over a tenth of the steps and falls to 0,
-weight decay 0.01, a linear head on the first token, and for SST-2 8,000 of its 67,349 training sentences. Both of a pair
+weight decay 0.01, a linear head on the first token, and for SST-2 8,550 of its 67,349 training sentences. Both of a pair
 have one seed: the same head, the same order, the same dropout. α and γ are the authors' (γ at the same relative depth),
 with the penalty summed over the batch as in their code.
 
@@ -115,8 +115,8 @@ def run(setting: Setting) -> Outcome:
     lines: list[tuple[Cell, ...]] = []
     notes: list[str] = []
     shown: list[TrainingCourse] = []
-    for name, arms in all_pairs(setting, ("sst2",) if setting.quick else tuple(TASKS)).items():
-        about = TASKS[name]
+    for name, pairs in all_pairs(setting, ("sst2",) if setting.quick else tuple(TASKS)).items():
+        about, arms = TASKS[name], {arm: list(map(named, some)) for arm, some in pairs.items()}
         verdicts = check_conjectures(*([one.course for one in arms[arm]] for arm in (PLAIN, SVSL)))
         verdicts = [v for v in verdicts if v.number != 12]  # that is the gain, of the task's own metric
         rows += [r for arm in arms for r in _ends(f"{name}/{arm}", arms[arm], about, arm)]
@@ -217,6 +217,12 @@ def _read(data: dict[str, Any]) -> FineTuned:
     return FineTuned(TrainingCourse(**course), tuple(data["metric"]))
 
 
+def named(one: FineTuned) -> FineTuned:
+    """The same with sites called as a reader would: embedded, layer 1, …, logits."""
+    names = ("embedded", *(f"layer {i}" for i in range(1, len(one.course.sites) - 1)), "logits")
+    return replace(one, course=replace(one.course, sites=names))
+
+
 def site_names(model: nn.Module) -> list[str]:
     """The embedded tokens and the layers."""
     layers = [name for name, module in model.named_modules() if is_layer(name, module)]
@@ -265,10 +271,9 @@ def _ends(name: str, some: Sequence[FineTuned], about: PublishedTask, arm: str) 
 
 def _mismatch(title: str, some: Sequence[FineTuned]) -> Panel:
     courses = [one.course for one in some]
-    names = ["embedded", *(f"layer {i}" for i in range(1, len(courses[0].sites) - 1)), "logits"]
     curves = [
         course_series(name, courses, [[row[i] for row in course.mismatch["train"]] for course in courses])
-        for i, name in enumerate(names)
+        for i, name in enumerate(courses[0].sites)
     ]
     return course_panel(title, courses, curves, "mismatch", log_y=True)
 
