@@ -1,17 +1,21 @@
 """Figures 7, 8 and 10, quickly, and how they are judged."""
 
 import math
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from experiments_recorded import Quick, made_run, quick_fixture
 
+from layerlaw.experiments import find
 from layerlaw.experiments.numbers import holds, power
 from layerlaw.experiments.runs import MODE_NAMES, PROTOCOL_TITLE, Runs
-from layerlaw.experiments.separation import blocks
+from layerlaw.experiments.separation import blocks, convolutions
+from layerlaw.experiments.setting import Setting
 from layerlaw.lab import Architecture, Run
 from layerlaw.measures import separation_fuzziness
 from layerlaw.outcome import TOO_EASY
@@ -176,3 +180,14 @@ def test_a_weaker_law_is_a_t_test_of_evenness() -> None:
     assert blocks._weaker(even, rising, "running") is False
     assert blocks.above_chance(even[0]) == pytest.approx(1 - 9 / 16)
     assert blocks.above_chance(made_run({9: [1.0, None, 0.5]})) is None
+
+
+def test_a_dense_network_that_was_read_is_not_needed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Setting, "epochs", lambda *_, **__: 2)
+    first = find("fig8").run(Setting(quick=True, progress=False, folder=tmp_path / "fig8"))
+    shutil.rmtree(tmp_path / "fig8" / "seeds")
+    monkeypatch.setattr(convolutions, "at_one_rate", lambda *_, **__: pytest.fail("trained again"))
+    again = find("fig8").run(Setting(quick=True, progress=False, folder=tmp_path / "fig8"))
+    assert again.rows == first.rows
+    assert again.notes == first.notes
+    assert [table.rows for table in again.tables] == [table.rows for table in first.tables]

@@ -10,10 +10,11 @@ import torch
 from experiments_recorded import Quick, Recording
 from torch import nn
 
-from layerlaw.errors import FeatureError
+from layerlaw.errors import DataError, FeatureError
 from layerlaw.experiments import find
-from layerlaw.experiments.separation import conv_measures
-from layerlaw.experiments.separation.blocks import AtSite, is_block, principal, site_features
+from layerlaw.experiments.runs import AtSite, principal, site_features
+from layerlaw.experiments.separation import conv_measures, convolutions
+from layerlaw.experiments.separation.blocks import is_block
 from layerlaw.experiments.separation.conv_measures import MEASURES, conv_numbers, readout_residual, straightest_of
 from layerlaw.experiments.setting import Setting
 from layerlaw.law import fit_law
@@ -142,11 +143,38 @@ def test_what_was_measured_is_kept_and_goes_on_without_the_networks(
     setting = Setting(quick=True, progress=False, folder=tmp_path / "conv_measures")
     first = conv_measures.run(setting)
     shutil.rmtree(tmp_path / "s2")  # the networks
-    monkeypatch.setattr(conv_measures, "at_one_rate", lambda *a, **k: pytest.fail("trained again"))
+    monkeypatch.setattr(convolutions, "at_one_rate", lambda *a, **k: pytest.fail("trained again"))
     again = Setting(quick=True, progress=False, folder=tmp_path / "conv_measures")
     assert conv_measures.run(again).rows == first.rows
     assert again.checksums == setting.checksums
     assert again.used_seeds == setting.used_seeds
+
+
+def test_another_seed_is_trained_alone_where_the_networks_of_the_first_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv_measures, "FAMILIES", {("vgg11",): ("s2", conv_measures.LAYERS, 2)})
+    both = {}
+    for count in (1, 2):
+        setting = Recording(most=2, seed_count=count, folder=tmp_path / "conv_measures")
+        both[count] = Quick(conv_measures.run(setting), setting)
+        assert [run.recipe.seed for run in setting.runs["seeds"]] == [(666, 1)[count - 1]]
+        shutil.rmtree(tmp_path / "s2")
+    assert both[2].setting.used_seeds == {666, 1}
+    first, grown = (both[count].row("fashion_mnist-vgg11/D/rho") for count in (1, 2))
+    assert first.ours in (grown.low, grown.high)
+
+
+def test_what_was_kept_and_is_damaged_is_told(tmp_path: Path) -> None:
+    setting = Setting(quick=True, folder=tmp_path)
+    assert setting.remembered({"a": 1}, lambda names: [(name, {"x": (1.0, float("nan"))}) for name in names]) == {
+        "a": {"x": [1.0, None]}
+    }
+    kept = setting.kept(1, "json")
+    assert kept is not None
+    kept.write_text('{"x": [1.0')
+    with pytest.raises(DataError, match=r"expected what an experiment kept.*Delete it, and it is made again"):
+        setting.remembered({"a": 1}, lambda names: [])
 
 
 def test_points_of_residual_networks_are_their_blocks(quick: Quick) -> None:

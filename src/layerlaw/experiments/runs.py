@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import geometric_mean
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
+import torch
 from torch import Tensor
 
+from layerlaw.capture.batches import Batch
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import probing_state
+from layerlaw.capture.site_rules import find_sites
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, law_along, mean_of, minus, of_laws, over, power, row
 from layerlaw.lab import Run, Samples, Schedule
 from layerlaw.lab.schedule import CHUNK, BatchNormMode, SplitName
+from layerlaw.lab.trainer import arithmetic
 from layerlaw.law import LawFit
 from layerlaw.outcome import Row, Table
 from layerlaw.probing import probe
@@ -46,6 +52,8 @@ ENDS: dict[BatchNormMode, str] = {  # of the names of numbers
     mode: "" if mode == "batch" else f"-{words}" for mode, words in MODE_NAMES.items()
 }
 FLAT, NO_RUN = "D does not fall with depth", "no learning rate gave a trained network"
+COMPONENTS = 100  # to which the authors reduced wide features
+COLUMNS = 8192  # of features that are in float64 at a time
 BENT = "the parabola that is fitted to ln D does not fall at its first step"
 TRAINED = 0.1  # training loss (eval mode) of a network that may be chosen for its law
 _NAME = re.compile(r"(?:(test|train)-)?(.+?)(?:-(eval|full|balanced|shuffled))?")
@@ -287,6 +295,58 @@ def record_of(
     how: dict[str, Any] = {"batchnorm": batchnorm, "batch_size": CHUNK, "uncertainty": errors}
     with one_thread():
         return probe(run.network(), pair, test=test, sites=sites, device=device, progress=False, **how)
+
+
+class AtSite(NamedTuple):
+    """What a network gives at one site: features (n, channels, …), the labels and its own decisions (n,)."""
+
+    name: str
+    features: Tensor
+    labels: Tensor
+    decisions: Tensor
+
+
+def site_features(run: Run, data: Samples, device: str = "cpu") -> Iterator[AtSite]:
+    """Every site but the input, one at a time as they are large, in the authors' BatchNorm mode; none if it diverged."""
+    if run.diverged is not None:
+        return
+    network, there = run.network().to(device), data.to(device)
+    names = [site for site in run.measurements[0].sites if site != "input"]
+    modules = list(dict.fromkeys(name.partition("#")[0] for name in names))  # of several calls, too
+    with probing_state(network, "running"):
+        plan = find_sites(network, Batch((there.inputs[:3],), {}, there.labels[:3]), choice=modules)
+    chunks = list(zip(torch.split(there.inputs, CHUNK), torch.split(there.labels, CHUNK), strict=True))
+    for site in (site for site in plan.sites if site.name in names):
+        parts: list[Tensor] = []
+        with (
+            arithmetic("float32", torch.device(device)),
+            probing_state(network, "batch"),
+            Capture(network, plan, [site], reduce=None, consume=partial(_take, parts)) as capture,
+        ):
+            decided = [capture.run(Batch((x,), {}, y), where="measuring").argmax(1) for x, y in chunks]
+        yield AtSite(site.name, torch.cat(parts), there.labels, torch.cat(decided))
+
+
+def _take(parts: list[Tensor], site: Any, features: Tensor) -> None:
+    parts.append(features.clone())
+
+
+def principal(features: Tensor, components: int = COMPONENTS) -> Tensor:
+    """Scores (n, components) of the leading principal components in float64; features that are no wider are left alone.
+
+    By the n×n products of the samples: their leading directions, all that is kept, lose no digits that count.
+    """
+    if features.shape[1] <= components:
+        return features
+    centered = features - features.double().mean(0).to(features.dtype)
+    gram = torch.zeros(len(features), len(features), dtype=torch.float64, device=features.device)
+    for start in range(0, features.shape[1], COLUMNS):
+        part = centered[:, start : start + COLUMNS].double()
+        gram += part @ part.T  # (n, n)
+    strengths, directions = torch.linalg.eigh(gram)
+    kept = min(components, len(features))
+    scores: Tensor = directions[:, -kept:] * strengths[-kept:].clamp(min=0).sqrt()
+    return scores
 
 
 def half_life_on(run: Run, data: Samples) -> float | None:

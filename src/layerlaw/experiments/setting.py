@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from layerlaw.data import DEFAULT, Labeled, load
 from layerlaw.data.official import ENVIRONMENT, data_folder
 from layerlaw.errors import DataError, InputError
 from layerlaw.experiments.runs import Runs
-from layerlaw.files import check_room, made_folder
+from layerlaw.files import check_room, json_safe, made_folder, write_json
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
 from layerlaw.lab.engines import Engine
 from layerlaw.packed import read_sealed_npz, write_npz
@@ -34,6 +34,7 @@ PREPARED = "LAYERLAW_PREPARED"
 """Environment variable: a folder in which prepared samples are kept, for machines without the official files."""
 Data = Mapping[str, Samples | Callable[[int], Samples]]
 """Samples by their name in recipes, or what gives them for a seed."""
+Key = TypeVar("Key")
 
 
 @dataclass
@@ -78,6 +79,26 @@ class Setting:
         digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
         return (self.folder.parent / shared if shared else self.folder) / f"{digest[:16]}.{kind}"
 
+    def remembered(
+        self,
+        keys: Mapping[Key, Any],
+        make: Callable[[list[Key]], Iterable[tuple[Key, dict[str, Any]]]],
+        *,
+        shared: str = "",
+    ) -> dict[Key, dict[str, Any]]:
+        """What was kept before of each, and of the others what `make` gives, kept as it comes; as plain data.
+
+        These are files of kilobytes, with which an experiment goes on where its networks are gone.
+        """
+        places = {name: self.kept(key, "json", shared=shared) for name, key in keys.items()}
+        found = {name: _read_kept(place) for name, place in places.items() if place is not None and place.exists()}
+        missing = [name for name in keys if name not in found]
+        for name, made in make(missing) if missing else ():
+            found[name] = json_safe(made)
+            if (place := places[name]) is not None:
+                write_json(made_folder(place.parent) / place.name, made)
+        return {name: found[name] for name in keys}
+
     def train(
         self,
         name: str,
@@ -116,6 +137,19 @@ class Setting:
     def measure(self, runs: Runs, data: Data, schedule: Schedule) -> Runs:
         """The networks of these runs measured once more, at other sites or in other modes; nothing is trained."""
         return Runs(run.measured(_given(data, run.recipe), schedule, device=self.device) for run in runs)
+
+
+def _read_kept(file: Path) -> dict[str, Any]:
+    """What an experiment kept there; a file that is damaged is told."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        found = error
+    if not isinstance(found, dict):
+        raise DataError(
+            f"{file}: expected what an experiment kept (JSON), got {found}. Delete it, and it is made again."
+        )
+    return found
 
 
 def _given(data: Data, recipe: Recipe) -> Samples:

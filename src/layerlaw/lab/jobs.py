@@ -115,6 +115,13 @@ class Run:
             "how": list(self.how),
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Run:
+        """The inverse of `to_dict`: without a network."""
+        losses = tuple(math.nan if loss is None else loss for loss in data["losses"])
+        found, how = tuple(map(Measurement.from_dict, data["measurements"])), tuple(data["how"])
+        return cls(Recipe.from_dict(data["recipe"]), losses, found, data["epoch"], data["diverged"], how=how)
+
 
 @dataclass(frozen=True, eq=False)
 class Member:
@@ -338,8 +345,7 @@ def _run(job: Job, report: Report | None) -> Checkpoint:
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             wrong = f"its state does not fit ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
             raise DataError(f"{job.file}: expected the progress of this job, but {wrong}. {TRAINED_AGAIN}") from error
-    earlier, saved, last_loss = reached.wall_s, began, float("nan")
-    every = job.save_every or 0.0
+    earlier, saved, every, last_loss = reached.wall_s, began, job.save_every or 0.0, float("nan")
     device = torch.device(job.device)
     place = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     pending: list[Tensor] = []  # losses still on the device: fetching them would make it wait

@@ -14,9 +14,8 @@ Layer-Peeled Model, with the norms of that very network ("predicted") and with t
 judged: the model takes norms as given, and training makes them.
 """
 
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -29,7 +28,6 @@ from layerlaw.experiments.layer_peeled.class_counts import QUICK, SCALED, Case, 
 from layerlaw.experiments.moments import spearman
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, between, minus, row
 from layerlaw.experiments.setting import Data, Images, Setting, samples, stand_in
-from layerlaw.files import made_folder, write_json
 from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule
 from layerlaw.lab.schedule import held_out
 from layerlaw.lab.trainer import arithmetic
@@ -164,26 +162,20 @@ def networks_read(
     setting: Setting, recipes: Sequence[Recipe], case: Case, images: Images, given: Data
 ) -> list[NetworkRead]:
     """Train the networks of a case and read them; what was read is kept, in small files, and not trained again."""
-    places = {
-        recipe: setting.kept([recipe.to_dict(), images(recipe.seed).checksum], "json", shared="readings")
-        for recipe in recipes
-    }
-    there = {recipe for recipe, place in places.items() if place is not None and place.exists()}
-    missing = [recipe for recipe in recipes if recipe not in there]
-    setting.used(list(there), given)
-    found: dict[Recipe, NetworkRead] = {}
-    if missing:
+    keys = {recipe: [recipe.to_dict(), images(recipe.seed).checksum] for recipe in recipes}
+    trained: list[Recipe] = []
+
+    def make(missing: list[Recipe]) -> Iterator[tuple[Recipe, dict[str, Any]]]:
+        trained.extend(missing)
         name = f"counts/{case.name.replace('/', '-')}"
         for run in setting.train(name, missing, given, Schedule(batchnorm=("running",))):
             read = reading(run, case, images(run.recipe.seed).imbalanced(case.counts), setting.device)
             D = None if read is None else run.measurement(batchnorm="running").separation[-1]
-            found[run.recipe] = NetworkRead(run.recipe.seed, read, run.diverged, D, run.losses[-1])
-            if (place := places[run.recipe]) is not None:
-                write_json(made_folder(place.parent) / place.name, asdict(found[run.recipe]))
-    for recipe in there:
-        if (place := places[recipe]) is not None:
-            found[recipe] = NetworkRead.from_dict(json.loads(place.read_text(encoding="utf-8")))
-    return [found[recipe] for recipe in recipes]
+            yield run.recipe, asdict(NetworkRead(run.recipe.seed, read, run.diverged, D, run.losses[-1]))
+
+    found = setting.remembered(keys, make, shared="readings")
+    setting.used([recipe for recipe in recipes if recipe not in trained], given)
+    return [NetworkRead.from_dict(found[recipe]) for recipe in recipes]
 
 
 def reading(run: Run, case: Case, data: Samples, device: str = "cpu") -> ClassifierReading | None:

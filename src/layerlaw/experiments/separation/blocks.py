@@ -10,26 +10,32 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from layerlaw.capture.batches import Batch
-from layerlaw.capture.hooks import Capture
-from layerlaw.capture.network import probing_state
-from layerlaw.capture.site_rules import find_sites
 from layerlaw.errors import LayerlawError
 from layerlaw.experiments.numbers import Claim, above, below, does_not_hold, holds, law_along, minus, of_laws, row
-from layerlaw.experiments.runs import ENDS, FLAT, NO_RUN, PROTOCOLS, Runs, law_of, protocol_words, record_of
+from layerlaw.experiments.runs import (
+    COMPONENTS,
+    ENDS,
+    FLAT,
+    NO_RUN,
+    PROTOCOLS,
+    Runs,
+    law_of,
+    principal,
+    protocol_words,
+    record_of,
+    site_features,
+)
 from layerlaw.experiments.separation.convolutions import (
     BESIDE,
     QUICK_RATES,
+    Cell,
     Cells,
     Claims,
     at_one_rate,
@@ -41,15 +47,16 @@ from layerlaw.experiments.separation.convolutions import (
     more_notes,
     name_of,
     rate_row,
+    read_at_one_rate,
     titles_of,
 )
 from layerlaw.experiments.setting import ADAM, Images, Setting
 from layerlaw.lab import ResidualNetwork, Run, Samples
-from layerlaw.lab.schedule import CHUNK, BatchNormMode, Measurement
-from layerlaw.lab.trainer import arithmetic
+from layerlaw.lab.schedule import BatchNormMode, Measurement
 from layerlaw.law import LawFit
 from layerlaw.measures import measure
 from layerlaw.outcome import Outcome, Row
+from layerlaw.record import Record
 from layerlaw.sheet import Panel, Sheet
 from layerlaw.verdict.levels import find_modules
 
@@ -59,8 +66,6 @@ TITLES = {
     "fig10": "A deeper residual network: a weaker law",
 }
 FOUR_BLOCKS = ("resnet_2layer", "resnet_3layer", "resnet_mixed")
-COMPONENTS = 100
-COLUMNS = 8192  # of features that are in float64 at a time
 RELUS = replace(PROTOCOLS, sites=("input", "*relu*"))
 DENSE = replace(PROTOCOLS, sites=("input", "conv", "stage?"))
 MIXED = Claim("law", tolerance="not judged: blocks of two sizes are also said to have two slopes")
@@ -68,6 +73,7 @@ MORE = above(0.0, "blocks with more layers reduce D more")
 WEAKER = below(0.0, "not as pronounced")
 COMPONENT_NUMBERS = ("holds", "pearson", "rho", "evenness")
 Keep = Callable[[str], bool]
+Reduced = dict[str, float | None]  # D by the name of a site
 
 
 def is_block(site: str) -> bool:
@@ -124,7 +130,7 @@ def fig7(setting: Setting) -> Outcome:
         found.append(row(f"{name}/block/holds-allowing-for-the-choice", blocks.values("holds", choices), reason=NO_RUN))
         no_law = does_not_hold(len(layers[0].measurement().separation) - 1) if layers else Claim("no law")
         found += law_rows(f"{name}/layer", layers, {"holds": no_law})
-        found += levels_beside(name, some, data[cell[0]], setting.device, input_too=is_block_or_input)
+        found += levels_beside(name, some, components_of(setting, some, data), input_too=is_block_or_input)
         lowest = lowest_loss(grid[cell])
         for level, keep in LEVELS.items():
             found += seen(lowest, keep).rows(f"{name}/{level}-lowest-loss", BESIDE)
@@ -138,7 +144,7 @@ def fig7(setting: Setting) -> Outcome:
         else:
             claims[f"Fig. 7: the law of blocks, {title}"] = blocks.mostly_hold
         claims[f"Fig. 7: no law of layers, {title}"] = partial(_no_law, layers)
-    notes = [f"Claims that survive, {protocol_words(claims)}.", *answers(setting, shown, data, "layers")]
+    notes = [f"Claims that survive, {protocol_words(claims)}.", *answers(records_of(setting, shown, data))]
     sheets, tables = _drawn(shown, grid, claims)
     return Outcome("fig7", TITLES["fig7"], found, sheets, tables, [*notes, *more_notes(setting, grid)])
 
@@ -155,23 +161,24 @@ def fig8(setting: Setting) -> Outcome:
     after a tenth of the epochs on the first seed.
     """
     data = images_of(setting, 16 if setting.quick else 32)
-    shown, short = at_one_rate(setting, data, [(name, "densenet161") for name in data], DENSE, quick_epochs=20)
+    cells, what = [(name, "densenet161") for name in data], ["run", "components", "record"]
+    read = partial(_dense_reading, setting, data)
+    kept = read_at_one_rate(setting, data, cells, DENSE, read, what=what, quick_epochs=20)
+    shown = {cell: Runs(Run.from_dict(one["run"]) for one in some) for cell, some in kept.items()}
     found: list[Row] = []
     for cell, some in shown.items():
-        name = name_of(cell)
+        name, reduced = name_of(cell), [one["components"] for one in kept[cell]]
         found += law_rows(f"{name}/block", seen(some, is_stage), {"holds": holds()})
-        found += levels_beside(
-            name, some, data[cell[0]], setting.device, levels={"block": is_stage}, input_too=lambda _: True
-        )
+        found += levels_beside(name, some, reduced, levels={"block": is_stage}, input_too=lambda _: True)
         found.append(rate_row(f"{name}/learning-rate", some))
     claims: Claims = {
         f"Fig. 8: the law of blocks, {title}": seen(shown[cell], is_stage).mostly_hold
         for cell, title in titles_of(shown).items()
     }
     notes = [f"Data sets with a law of blocks in most seeds, {protocol_words(claims)}."]
-    notes += answers(setting, shown, data, "blocks")
-    blocks, behind = ({c: seen(some, is_stage) for c, some in cells.items()} for cells in (shown, short))
-    sheets, tables = drawn(blocks, behind, claims)
+    records = {cell: [Record.from_dict(one["record"]) for one in some if one["record"]] for cell, some in kept.items()}
+    notes += answers(records)
+    sheets, tables = drawn({cell: seen(some, is_stage) for cell, some in shown.items()}, {}, claims)
     sheets = list(map(_of_blocks, sheets))
     return Outcome("fig8", TITLES["fig8"], found, sheets, tables, [*notes, *more_notes(setting, shown)])
 
@@ -207,10 +214,10 @@ def fig10(setting: Setting) -> Outcome:
         found += law_rows(f"{name}/block", blocks)
         found += other.rows(f"{cell[0]}-resnet_2layer/block", BESIDE)
         found += seen(some, is_layer).rows(f"{name}/layer", BESIDE)
-        found += levels_beside(name, some, data[cell[0]], setting.device, input_too=is_block_or_input)
+        found += levels_beside(name, some, components_of(setting, some, data), input_too=is_block_or_input)
         found.append(rate_row(f"{name}/learning-rate", some))
         claims[f"Fig. 10: the law weaker than in four blocks, {title}"] = partial(_weaker, blocks, other)
-    notes = [f"Data sets with a weaker law, {protocol_words(claims)}.", *answers(setting, shown, data, "layers")]
+    notes = [f"Data sets with a weaker law, {protocol_words(claims)}.", *answers(records_of(setting, shown, data))]
     beside = {cell: lowest_loss(some) for cell, some in shallow.items()}
     sheets, tables = _drawn({**shown, **beside}, {**short, **shallow}, claims)
     return Outcome("fig10", TITLES["fig10"], found, sheets, tables, [*notes, *more_notes(setting, shown)])
@@ -239,11 +246,10 @@ def best_blocks(runs: Runs, setting: Setting) -> Runs:
 
 
 def levels_beside(
-    name: str, runs: Runs, images: Images, device: str, *, levels: Mapping[str, Keep] = LEVELS, input_too: Keep
+    name: str, runs: Runs, reduced: Sequence[Reduced], *, levels: Mapping[str, Keep] = LEVELS, input_too: Keep
 ) -> list[Row]:
     """The law of blocks with the raw input, and that of 100 principal components at every level without it."""
     found = seen(runs, input_too).rows(f"{name}/block-from-input", BESIDE)
-    reduced = [principal_separation(run, images(run.recipe.seed), device) for run in runs]
     why = runs.trouble() or FLAT
     for level, keep in levels.items():
         laws = [law_along([D for site, D in some.items() if keep(site)]) if some else None for some in reduced]
@@ -252,67 +258,20 @@ def levels_beside(
     return found
 
 
-def principal_separation(run: Run, data: Samples, device: str = "cpu") -> dict[str, float | None]:
+def components_of(setting: Setting, runs: Runs, data: Mapping[str, Images]) -> list[Reduced]:
+    """D of the components of every network."""
+    return [principal_separation(run, data[run.recipe.data](run.recipe.seed), setting.device) for run in runs]
+
+
+def principal_separation(run: Run, data: Samples, device: str = "cpu") -> Reduced:
     """D of the first principal components at every site but the input, in the authors' BatchNorm mode; none if diverged."""
-    found: dict[str, float | None] = {}
+    found: Reduced = {}
     for site in site_features(run, data, device):
         try:
             found[site.name] = measure(principal(site.features.flatten(1)), site.labels)["separation"]
         except LayerlawError:  # features that are not finite, or huge
             found[site.name] = None
     return found
-
-
-class AtSite(NamedTuple):
-    """What a network gives at one site: features (n, channels, …), the labels and its own decisions (n,)."""
-
-    name: str
-    features: Tensor
-    labels: Tensor
-    decisions: Tensor
-
-
-def site_features(run: Run, data: Samples, device: str = "cpu") -> Iterator[AtSite]:
-    """Every site but the input, one at a time as they are large, in the authors' BatchNorm mode; none if it diverged."""
-    if run.diverged is not None:
-        return
-    network, there = run.network().to(device), data.to(device)
-    names = [site for site in run.measurements[0].sites if site != "input"]
-    modules = list(dict.fromkeys(name.partition("#")[0] for name in names))  # of several calls, too
-    with probing_state(network, "running"):
-        plan = find_sites(network, Batch((there.inputs[:3],), {}, there.labels[:3]), choice=modules)
-    chunks = list(zip(torch.split(there.inputs, CHUNK), torch.split(there.labels, CHUNK), strict=True))
-    for site in (site for site in plan.sites if site.name in names):
-        parts: list[Tensor] = []
-        with (
-            arithmetic("float32", torch.device(device)),
-            probing_state(network, "batch"),
-            Capture(network, plan, [site], reduce=None, consume=partial(_take, parts)) as capture,
-        ):
-            decided = [capture.run(Batch((x,), {}, y), where="measuring").argmax(1) for x, y in chunks]
-        yield AtSite(site.name, torch.cat(parts), there.labels, torch.cat(decided))
-
-
-def _take(parts: list[Tensor], site: Any, features: Tensor) -> None:
-    parts.append(features.clone())
-
-
-def principal(features: Tensor, components: int = COMPONENTS) -> Tensor:
-    """Scores (n, components) of the leading principal components in float64; features that are no wider are left alone.
-
-    By the n×n products of the samples: their leading directions, all that is kept, lose no digits that count.
-    """
-    if features.shape[1] <= components:
-        return features
-    centered = features - features.double().mean(0).to(features.dtype)
-    gram = torch.zeros(len(features), len(features), dtype=torch.float64, device=features.device)
-    for start in range(0, features.shape[1], COLUMNS):
-        part = centered[:, start : start + COLUMNS].double()
-        gram += part @ part.T  # (n, n)
-    strengths, directions = torch.linalg.eigh(gram)
-    kept = min(components, len(features))
-    scores: Tensor = directions[:, -kept:] * strengths[-kept:].clamp(min=0).sqrt()
-    return scores
 
 
 def drop_gap(run: Run, batchnorm: BatchNormMode = "batch", keep: Keep = is_block) -> float | None:
@@ -369,12 +328,27 @@ def _no_law(runs: Runs, batchnorm: BatchNormMode) -> bool:
     return not runs.mostly_hold(batchnorm)
 
 
-def answers(setting: Setting, cells: Cells, data: Mapping[str, Images], sites: str) -> list[str]:
+def _dense_reading(setting: Setting, data: Mapping[str, Images], _: Cell, run: Run) -> dict[str, Any]:
+    """All that Figure 8 needs of a network: of 100 MB each, they are not kept with what else is."""
+    (reduced,) = components_of(setting, Runs([run]), data)
+    how: dict[str, Any] = {"sites": "blocks", "device": setting.device}
+    record = None if run.diverged else record_of(run, data[run.recipe.data](run.recipe.seed), **how).to_dict()
+    return {"run": run.to_dict(), "components": reduced, "record": record}
+
+
+def records_of(setting: Setting, cells: Cells, data: Mapping[str, Images]) -> dict[Cell, list[Record]]:
+    """Records of the networks by their layers, for the module finder."""
+    how: dict[str, Any] = {"sites": "layers", "device": setting.device}
+    return {
+        cell: [record_of(run, data[cell[0]](run.recipe.seed), **how) for run in runs.sound]
+        for cell, runs in cells.items()
+    }
+
+
+def answers(found_records: Mapping[Cell, Sequence[Record]]) -> list[str]:
     """What the module finder says of each network, its seeds pooled, side branches taken in."""
     found = []
-    for cell, runs in cells.items():
-        how: dict[str, Any] = {"sites": sites, "device": setting.device}
-        records = [record_of(run, data[cell[0]](run.recipe.seed), **how) for run in runs.sound]
+    for cell, records in found_records.items():
         if records:
             try:
                 words = find_modules(*records, branches=True).sentence

@@ -16,11 +16,10 @@ where the folder holds them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,31 +27,20 @@ from torch import Tensor
 from layerlaw.errors import LayerlawError
 from layerlaw.experiments.drawing import fit_note, fit_series
 from layerlaw.experiments.numbers import law_along, mean_of, of_laws, row
-from layerlaw.experiments.runs import FLAT, NO_RUN, Runs
-from layerlaw.experiments.separation.blocks import (
-    COMPONENTS,
-    DENSE,
-    RELUS,
-    AtSite,
-    Keep,
-    is_block,
-    is_layer,
-    principal,
-    site_features,
-)
+from layerlaw.experiments.runs import COMPONENTS, FLAT, NO_RUN, AtSite, Runs, principal, site_features
+from layerlaw.experiments.separation.blocks import DENSE, RELUS, Keep, is_block, is_layer
 from layerlaw.experiments.separation.convolutions import (
     LAYERS,
     PURE,
     QUICK_COUNT,
     Cell,
-    at_one_rate,
-    bases_of,
     images_of,
     name_of,
+    read_at_one_rate,
     titles_of,
 )
 from layerlaw.experiments.setting import Images, Setting
-from layerlaw.files import made_folder, write_json
+from layerlaw.lab import Run
 from layerlaw.law import LawFit
 from layerlaw.measures import measure
 from layerlaw.outcome import Cell as TableCell
@@ -88,35 +76,34 @@ Laws = Mapping[str, Sequence[LawFit | None]]  # one of every run
 
 
 @dataclass(frozen=True)
-class MeasuredCell:
-    """What is left of the networks of a cell: every measure at every layer, seed by seed, rates, how they were trained."""
+class MeasuredNetwork:
+    """What is left of a network: every measure at every layer, its rate, how it was trained, whether it diverged."""
 
-    curves: list[list[Numbers]]
-    rates: list[float]
+    curve: list[Numbers]
+    rate: float
     how: list[str]
-    lost: str = ""  # which of them diverged
+    lost: str = ""
 
     @classmethod
-    def of(cls, runs: Runs, images: Images, device: str, keep: Keep) -> MeasuredCell:
+    def of(cls, run: Run, images: Images, device: str, keep: Keep) -> MeasuredNetwork:
         """Measured at the sites that are points of the law."""
-        curves = [
-            [conv_numbers(at) for at in site_features(run, images(run.recipe.seed), device) if keep(at.name)]
-            for run in runs
-        ]
-        lost = runs.trouble() if len(runs.sound) < len(runs) else ""
-        how = sorted({way for run in runs for way in run.how})
-        return cls(curves, [run.recipe.learning_rate for run in runs], how, lost)
+        curve = [conv_numbers(at) for at in site_features(run, images(run.recipe.seed), device) if keep(at.name)]
+        lost = Runs([run]).trouble() if run.diverged is not None else ""
+        return cls(curve, run.recipe.learning_rate, list(run.how), lost)
 
-    def laws(self) -> tuple[Laws, dict[str, str]]:
-        """Of every measure the law of every run; and why there may be none."""
-        found = {
-            name: [law_along([at[name] for at in some]) if some else None for some in self.curves] for name in MEASURES
-        }
-        holes = {name: max((sum(not at[name] for at in some) for some in self.curves), default=0) for name in MEASURES}
-        words = {
-            name: f"0 or not defined at {counted(count, 'layer')}" if count else FLAT for name, count in holes.items()
-        }
-        return found, {name: self.lost or why for name, why in words.items()}
+
+def laws_of(networks: Sequence[MeasuredNetwork]) -> tuple[Laws, dict[str, str]]:
+    """Of every measure the law of every network; and why there may be none."""
+    curves = [network.curve for network in networks]
+    found = {name: [law_along([at[name] for at in some]) if some else None for some in curves] for name in MEASURES}
+    holes = {name: max((sum(not at[name] for at in some) for some in curves), default=0) for name in MEASURES}
+    words = {name: f"0 or not defined at {counted(count, 'layer')}" if count else FLAT for name, count in holes.items()}
+    return found, {name: lost_of(networks) or why for name, why in words.items()}
+
+
+def lost_of(networks: Sequence[MeasuredNetwork]) -> str:
+    """Which of them diverged."""
+    return "; ".join(network.lost for network in networks if network.lost)
 
 
 def run(setting: Setting) -> Outcome:
@@ -127,9 +114,9 @@ def run(setting: Setting) -> Outcome:
     panels: dict[str, list[Panel]] = {name: [] for name in MEASURES}
     straightest: dict[str, list[str]] = {name: [] for name in MEASURES}
     for cell, measured in shown.items():
-        some, why = measured.laws()
+        some, why = laws_of(measured)
         found += measure_rows(name_of(cell), some, why)
-        found.append(row(f"{name_of(cell)}/learning-rate", measured.rates, reason=NO_RUN))
+        found.append(row(f"{name_of(cell)}/learning-rate", [network.rate for network in measured], reason=NO_RUN))
         laws[titles[cell]] = some
         if (best := straightest_of(some)) is not None:
             straightest[best].append(titles[cell])
@@ -140,46 +127,34 @@ def run(setting: Setting) -> Outcome:
         for name, some in straightest.items()
         if some
     ]
-    lost = [f"{titles[cell]}: {measured.lost}." for cell, measured in shown.items() if measured.lost]
-    how = f"Trained: {'; '.join(sorted({way for measured in shown.values() for way in measured.how}))}."
+    lost = [f"{titles[cell]}: {words}." for cell, measured in shown.items() if (words := lost_of(measured))]
+    ways = {way for measured in shown.values() for network in measured for way in network.how}
+    how = f"Trained: {'; '.join(sorted(ways))}."
     few = setting.note(f"Quick run: {10 * QUICK_COUNT} images of Fashion-MNIST, small networks; no CIFAR-10.")
     sheets = [Sheet(f"{MEASURES[name]} along depth", some) for name, some in panels.items()]
     tables = [measures_table("Which measure gives the straightest law", laws)]
     return Outcome("conv_measures", TITLE, found, sheets, tables, [*notes, *lost, how, *few])
 
 
-def measured_cells(setting: Setting) -> dict[Cell, MeasuredCell]:
+def measured_cells(setting: Setting) -> dict[Cell, list[MeasuredNetwork]]:
     """Every network at one rate, those of other figures from their folders.
 
     What was measured is kept: small files, with which the experiment goes on where the networks are gone.
     """
-    found: dict[Cell, MeasuredCell] = {}
-    order: list[Cell] = []
+    found: dict[Cell, list[MeasuredNetwork]] = {}
     for networks, (shared, schedule, epochs) in FAMILIES.items():
         data = images_of(setting, 16 if setting.quick and schedule is not LAYERS else 32)
         kept = [one for one in networks if not (setting.quick and one in QUICK_LEFT_OUT)]
         cells = [(name, PURE[name] if one == "pure" else one) for one in kept for name in data]
-        order += cells
-        places: dict[Cell, Path | None] = {}
-        for cell, base in bases_of(setting, data, cells, setting.epochs(quick=epochs)).items():
-            recipes = base.grid(seed=setting.seeds())
-            checksums = [data[cell[0]](seed).checksum for seed in setting.seeds()]
-            key = [[r.to_dict() for r in recipes], schedule.to_dict(), checksums, list(MEASURES)]
-            place = setting.kept(key, "json")
-            if place is not None and place.exists():
-                found[cell] = MeasuredCell(**json.loads(place.read_text(encoding="utf-8")))
-                setting.used(recipes, data)
-            else:
-                places[cell] = place
-        if not places:
-            continue
-        runs, _ = at_one_rate(setting, data, list(places), schedule, quick_epochs=epochs, shared=shared)
-        for cell, place in places.items():
-            keep = is_block if cell[1].startswith("resnet") else is_layer
-            found[cell] = MeasuredCell.of(runs[cell], data[cell[0]], setting.device, keep)
-            if place is not None:
-                write_json(made_folder(place.parent) / place.name, asdict(found[cell]))
-    return {cell: found[cell] for cell in order}
+        how: dict[str, Any] = {"what": list(MEASURES), "quick_epochs": epochs, "shared": shared}
+        some = read_at_one_rate(setting, data, cells, schedule, partial(_reading, setting, data), **how)
+        found |= {cell: [MeasuredNetwork(**one) for one in some[cell]] for cell in cells}
+    return found
+
+
+def _reading(setting: Setting, data: Mapping[str, Images], cell: Cell, run: Run) -> dict[str, Any]:
+    keep = is_block if cell[1].startswith("resnet") else is_layer
+    return asdict(MeasuredNetwork.of(run, data[cell[0]], setting.device, keep))
 
 
 def measures_table(title: str, laws: Mapping[str, Laws]) -> Table:

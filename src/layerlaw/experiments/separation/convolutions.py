@@ -8,7 +8,7 @@ rates; `at_one_rate` the rate that has the lowest training loss after a tenth of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from layerlaw.experiments.separation.fig6 import ratio_row
 from layerlaw.experiments.separation.s8 import FUZZY
 from layerlaw.experiments.setting import ADAM, Images, Setting, samples
 from layerlaw.experiments.setting import TITLES as DATA_TITLES
-from layerlaw.lab import Architecture, Recipe, Schedule
+from layerlaw.lab import Architecture, Recipe, Run, Schedule
 from layerlaw.lab.schedule import BatchNormMode
 from layerlaw.outcome import Outcome, Row
 from layerlaw.sheet import Sheet
@@ -75,6 +75,7 @@ QUICK: dict[str, dict[str, Any]] = {  # what is smaller in quick runs
     "densenet161": {"layers": (2, 2, 2, 2), "growth": 8},
 }
 Cell = tuple[str, str]  # a data set and the name of a network
+Member = tuple[Cell, int]  # of a seed
 Cells = Mapping[Cell, Runs]
 Claims = dict[str, Callable[[BatchNormMode], bool | None]]
 ShapeOf = Callable[[Setting, str, int], Architecture]  # by the name of a network and the channels of the images
@@ -214,10 +215,12 @@ def at_one_rate(
     shared: str = "",
     shape: ShapeOf | None = None,
     networks: bool = True,
+    only: Container[Member] | None = None,
 ) -> tuple[dict[Cell, Runs], dict[Cell, Runs]]:
     """A short sweep over the rates on the first seed, then every seed at the rate that it chose; both are returned.
 
-    `shape`: what a cell's name stands for, where it is no network of that name; `networks`: whether they are kept.
+    `shape`: what a cell's name stands for, where it is no network of that name; `networks`: whether they are kept;
+    `only`: of which cells and seeds.
     """
     rates, (first, *_) = QUICK_RATES if setting.quick else ADAM, setting.seeds()
     epochs = setting.epochs(quick=quick_epochs)
@@ -227,9 +230,47 @@ def at_one_rate(
     short = _by_cell(setting.train("rates", recipes, data, loss_alone, shared=shared, networks=False), bases)
     bases = bases_of(setting, data, cells, epochs, shape)
     chosen = {cell: lowest_loss(some)[0].recipe.learning_rate for cell, some in short.items()}
-    recipes = [r for c, base in bases.items() for r in base.grid(learning_rate=[chosen[c]], seed=setting.seeds())]
+    recipes = [
+        r
+        for c, base in bases.items()
+        for r in base.grid(learning_rate=[chosen[c]], seed=setting.seeds())
+        if only is None or (c, r.seed) in only
+    ]
     runs = setting.train("seeds", recipes, data, schedule, shared=shared, networks=networks)
     return _by_cell(runs, bases), short
+
+
+def read_at_one_rate(
+    setting: Setting,
+    data: Mapping[str, Images],
+    cells: Sequence[Cell],
+    schedule: Schedule,
+    read: Callable[[Cell, Run], dict[str, Any]],
+    *,
+    what: Any,
+    quick_epochs: int,
+    shared: str = "",
+) -> dict[Cell, list[dict[str, Any]]]:
+    """What `read` takes of the networks of `at_one_rate`, seed by seed; kept, so that they need not be.
+
+    `what`: which reading it is, for the names of its files.
+    """
+    bases = bases_of(setting, data, cells, setting.epochs(quick=quick_epochs))
+    recipes = {(cell, r.seed): r for cell, base in bases.items() for r in base.grid(seed=setting.seeds())}
+    trained: set[Member] = set()
+    keys = {
+        member: [r.to_dict(), schedule.to_dict(), data[r.data](r.seed).checksum, what] for member, r in recipes.items()
+    }  # of the rate that is chosen, whatever it is
+
+    def make(missing: list[Member]) -> Iterator[tuple[Member, dict[str, Any]]]:
+        trained.update(missing)
+        some = list(dict.fromkeys(cell for cell, _ in missing))
+        runs, _ = at_one_rate(setting, data, some, schedule, quick_epochs=quick_epochs, shared=shared, only=trained)
+        return (((cell, run.recipe.seed), read(cell, run)) for cell, found in runs.items() for run in found)
+
+    found = setting.remembered(keys, make)
+    setting.used([r for member, r in recipes.items() if member not in trained], data)
+    return {cell: [found[cell, seed] for seed in setting.seeds()] for cell in cells}
 
 
 def bases_of(

@@ -20,7 +20,7 @@ from layerlaw.experiments.separation.blocks import (
     is_layer,
     seen,
 )
-from layerlaw.experiments.separation.conv_measures import Laws, MeasuredCell, measure_rows, measures_table
+from layerlaw.experiments.separation.conv_measures import Laws, MeasuredNetwork, laws_of, measure_rows, measures_table
 from layerlaw.experiments.separation.convolutions import (
     BESIDE,
     LAYERS,
@@ -164,7 +164,8 @@ def weight_tied(setting: Setting) -> Outcome:
     for cell, runs in steps.items():
         found += runs.rows(name_of(cell), (*BESIDE, "greenwood-p", "equal-steps", "final-D", "test-accuracy"))
         found.append(rate_row(f"{name_of(cell)}/learning-rate", runs))
-        others[titles[cell]], why = MeasuredCell.of(runs, data[cell[0]], setting.device, is_layer).laws()
+        networks = [MeasuredNetwork.of(run, data[cell[0]], setting.device, is_layer) for run in runs]
+        others[titles[cell]], why = laws_of(networks)
         found += measure_rows(name_of(cell), others[titles[cell]], why)
     panels = {titles[cell]: some for cell, some in steps.items()}
     measures = measures_table("Other measures along the steps", others)
