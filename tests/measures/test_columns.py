@@ -204,7 +204,7 @@ def test_what_is_brought_to_the_cpu_gives_the_same_numbers(monkeypatch, dtype) -
     brought = []
     span_of = site._span_of
     monkeypatch.setattr(site, "APART", {"cpu"})
-    monkeypatch.setattr(site, "_span_of", lambda centers: brought.append(1) or span_of(centers))
+    monkeypatch.setattr(site, "_span_of", lambda *given: brought.append(1) or span_of(*given))
     found = ll.probe(model, given[0], **given[1])
     assert [row.values for row in found.sites] == [row.values for row in plain.sites]
     assert [row.by_class for row in found.sites] == [row.by_class for row in plain.sites]

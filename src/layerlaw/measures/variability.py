@@ -6,7 +6,16 @@ from torch import Tensor
 from layerlaw.stats import Centers, Scatter
 from layerlaw.stats.precision import row_chunks
 
+ROUNDED = "_rounding_squares"  # where centers keep them
 CLOSE = 0.01  # of ‖a‖² + ‖b‖²: below it ‖a − b‖² as a difference of products would lose more than two digits
+
+
+def rounding_squares(centers: Centers) -> Tensor:
+    """Squared length of what the rounding of each class mean takes off it (…, K); kept with the centers."""
+    known: Tensor | None = vars(centers).get(ROUNDED)
+    if known is None:
+        known = vars(centers)[ROUNDED] = centers.rounding.square().sum(-1)
+    return known
 
 
 def class_variances(centers: Centers, scatter: Scatter) -> Tensor:
@@ -14,7 +23,7 @@ def class_variances(centers: Centers, scatter: Scatter) -> Tensor:
 
     Around the rounded mean it comes out larger by the squared rounding.
     """
-    return (scatter.lengths / scatter.counts - centers.rounding.square().sum(-1)).clamp_min(0)
+    return (scatter.lengths / scatter.counts - rounding_squares(centers)).clamp_min(0)
 
 
 def class_distance_variance(centers: Centers, variances: Tensor) -> Tensor:

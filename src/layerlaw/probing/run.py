@@ -24,6 +24,7 @@ from layerlaw.errors import (
     check_choice,
     check_seed,
 )
+from layerlaw.measures.site import bring_ahead
 from layerlaw.probing.classes import Classes, foreign_scores
 from layerlaw.probing.kept_plans import about_model, went_through
 from layerlaw.probing.memory import (
@@ -378,6 +379,7 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split, ne
         split.fingerprint, split.samples = state.fingerprint.text(), state.fingerprint.samples_text()
         if network is not None and state.meanwhile is not None:
             split.about_model = about_model(network)
+            bring_ahead(second.around.values() if isinstance(second, SecondPass) else ())
     split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
     with full_precision():
         state.classes.leave(second, state.sites, split)  # type: ignore[arg-type]

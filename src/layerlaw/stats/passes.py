@@ -18,7 +18,7 @@ from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import ONE_FORWARD, Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
 from layerlaw.stats.labels import Labelings, kept_one_hot, one_hot
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
-from layerlaw.stats.precision import at_least_float32, double
+from layerlaw.stats.precision import at_least_float32, double, on_host
 from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
@@ -327,11 +327,15 @@ class SecondPass:
         by_key = {key: one for keys, whole in together.items() for key, one in zip(keys, whole.each(), strict=True)}
         found = {key: by_key[key] for key in self.around}
         keys, off = list(found), dict[Key, float]()
+        spread = zip(together, on_host([whole.outliers for whole in together.values()]), strict=True)
+        few = {key: one for keys, flags in spread for key, one in zip(keys, flags, strict=True)}
         for alike, places in by_kin(list(self.around.values())):
             here = [keys[place] for place in places]
-            scatter = together.get(tuple(here)) or Scatter.stack([found[key] for key in here])
-            off |= {} if self.same_features else moved(here, alike.centers, scatter)
-            for key, doubted in zip(here, doubtful(alike.centers, scatter.outliers).tolist(), strict=True):
+            if not self.same_features:
+                scatter = together.get(tuple(here)) or Scatter.stack([found[key] for key in here])
+                off |= moved(here, alike.centers, scatter)
+            outliers = torch.stack([few[key] for key in here])
+            for key, doubted in zip(here, doubtful(alike.centers, outliers).tolist(), strict=True):
                 self.around[key].judge(found[key], doubted)
         for key, by in sorted(off.items(), key=lambda item: keys.index(item[0])):
             why = f"the data changed between the two passes: the class means moved by {by:.2g} of the spread"

@@ -17,6 +17,7 @@ from layerlaw.threads import Counted
 # Rows are worked through in chunks whose scratch copy stays below this: on a CPU it then stays in the cache, and wide
 # features need no second copy; a GPU wants few, large kernels.
 CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
+HERE = {"cpu"}  # kinds of devices whose numbers are at hand
 
 
 def full_precision() -> AbstractContextManager[None]:
@@ -165,9 +166,9 @@ def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
     >>> on_host([torch.tensor([3, 4]), torch.tensor(0.5)])
     [tensor([3, 4]), tensor(0.5000)]
     """
-    if all(one.is_cpu for one in tensors):
+    home = next((one.device for one in tensors if one.device.type not in HERE), None)
+    if home is None:
         return list(tensors)
-    home = next(one.device for one in tensors if not one.is_cpu)
     flat = torch.cat([one.reshape(-1).to(home, torch.float64) for one in tensors]).cpu()
     parts = torch.split(flat, [one.numel() for one in tensors])
     return [part.view(one.shape).to(one.dtype) for part, one in zip(parts, tensors, strict=True)]
