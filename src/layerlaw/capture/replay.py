@@ -47,7 +47,9 @@ class Passed:
 
     def add(self, site: Site, features: Tensor) -> None:
         """Those of one site."""
-        held = features.clone() if self._copied is None or site in self._copied else features
+        # Rows that do not lie behind each other would keep those of all sites from being copied by one call.
+        apart = self._copied is None or site in self._copied or not features.is_contiguous()
+        held = features.clone(memory_format=torch.contiguous_format) if apart else features
         self._held[site] = held, -1 if held.is_inference() else held._version
         if self._sums:
             self.sums[site] = held.sum()
@@ -55,9 +57,8 @@ class Passed:
     @property
     def overwritten(self) -> frozenset[Site]:
         """The sites whose features are not, or perhaps not, as they were."""
-        return frozenset(
-            site for site, (held, version) in self._held.items() if version < 0 or held._version != version
-        )
+        found = self._held.items()
+        return frozenset(site for site, (held, seen) in found if seen < 0 or held._version != seen)
 
     def unchanged(self) -> Features:
         """The features of all sites; raises where they are not as they were."""

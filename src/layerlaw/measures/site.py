@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from layerlaw.measures.collapse import geometry, rare_classes
 from layerlaw.measures.separation import Jackknives, class_separation, jackknives, linear_separation
-from layerlaw.measures.variability import ROUNDED, class_variances, discrimination, rounding_squares
+from layerlaw.measures.variability import ALIKE, brought_centers, class_variances, discrimination, span_at_hand
 from layerlaw.stats import Centers, LeftOut, Scatter
-from layerlaw.stats.around import Around
-from layerlaw.stats.precision import on_host
 from layerlaw.stats.scatter import NearestCenter, Permuted
 
 S = TypeVar("S", Centers, Scatter)
@@ -26,7 +24,6 @@ Needs = Literal[
 ]  # fmt: skip
 APART = {"cuda"}  # devices on which a call on small matrices takes longer than on the CPU
 FEW_CLASSES = 64  # so that matrices are small
-BROUGHT, ALIKE = "_brought", "_discrimination"  # where centers keep those on the CPU, and these their discrimination
 OF_MEANS = ("variances", "discrimination")  # what measures of classes use of the class means themselves
 MOST_SINGULAR = 2048  # of class means against rows: beyond, their singular values take longer than the probe
 
@@ -85,16 +82,16 @@ class SiteStatistics:
 
         What is used of the means themselves has been worked out before: sites of all widths have one kind then.
         """
-        if not _is_apart(self.centers) or self.rows is not None or self.within is not None:
+        if not is_apart(self.centers) or self.rows is not None or self.within is not None:
             return self
         out, permuted = self.left_out, self.permuted
         small = SiteStatistics(
             brought_centers(self.centers),
             replace(self.scatter, sums=self.scatter.sums.cpu(), digest=self.scatter.digest.cpu()),
             near=NearestCenter(self.near.sums.cpu()),
-            left_out=out and LeftOut(_span_of(out.centers)[0], out.shift.cpu(), out.fuzziness.cpu()),
+            left_out=out and LeftOut(span_at_hand(out.centers)[0], out.shift.cpu(), out.fuzziness.cpu()),
             permuted=permuted and replace(
-                permuted, centers=_span_of(permuted.centers)[0], moves=None, fuzziness=permuted.fuzziness.cpu(),
+                permuted, centers=span_at_hand(permuted.centers)[0], moves=None, fuzziness=permuted.fuzziness.cpu(),
                 apart=None if permuted.apart is None else permuted.apart.cpu(),
             ),
             undefined=self.undefined,
@@ -198,35 +195,9 @@ class SiteStatistics:
         return None if self.undefined else value
 
 
-def _is_apart(centers: Centers) -> bool:
+def is_apart(centers: Centers) -> bool:
+    """Whether measures of them are computed on the CPU, though they are elsewhere."""
     return centers.means.device.type in APART and centers.counts.shape[-1] <= FEW_CLASSES
-
-
-def bring_ahead(sites: Iterable[Around]) -> None:
-    """Bring the centers of sites to the CPU, where they will be wanted there: while pass 2 goes around them, say."""
-    for alike in {id(site.alike): site.alike for site in sites}.values():
-        if _is_apart(alike.centers):
-            brought_centers(alike.centers)
-
-
-def brought_centers(centers: Centers) -> Centers:
-    """Centers on the CPU without what is as wide as the features, but with what measures use of that; found once."""
-    known: Centers | None = vars(centers).get(BROUGHT)
-    if known is None:
-        rounded, alike = rounding_squares(centers), discrimination(centers)
-        known, (rounded, alike) = _span_of(centers, rounded, alike)
-        vars(known).update({ROUNDED: rounded, ALIKE: alike})
-        vars(centers)[BROUGHT] = known
-    return known
-
-
-def _span_of(centers: Centers, *more: Tensor) -> tuple[Centers, list[Tensor]]:
-    """The same with nothing of that, and `more` numbers by the same transfer."""
-    parts: dict[str, Any] = {each.name: getattr(centers, each.name) for each in fields(centers)}
-    parts |= {name: parts[name][..., :0] for name in ("means", "mean", "basis")} | {"origin": None}
-    names = [name for name, part in parts.items() if isinstance(part, Tensor)]
-    found = on_host([*(parts[name] for name in names), *more])
-    return Centers(**parts | dict(zip(names, found, strict=False))), found[len(names) :]
 
 
 def _joined(parts: Sequence[S]) -> S:

@@ -24,7 +24,7 @@ from layerlaw.errors import (
     check_choice,
     check_seed,
 )
-from layerlaw.measures.site import bring_ahead
+from layerlaw.measures.unread import bring_ahead
 from layerlaw.probing.classes import Classes, foreign_scores
 from layerlaw.probing.kept_plans import about_model, went_through
 from layerlaw.probing.memory import (

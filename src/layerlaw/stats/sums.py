@@ -111,8 +111,9 @@ class Assignment:
         n, C = self.labels.shape[-1], self.cells_each
         made: dict[torch.dtype, Tensor] = vars(self).setdefault("_indicators", {})
         if dtype not in made:
-            each = self.cells[:n].view(1, n) if self.shared else self.cells.view(-1, n)
-            made[dtype] = one_hot(each % C, C, dtype)
+            with torch.inference_mode(False):  # they may be used outside of one
+                each = self.cells[:n].view(1, n) if self.shared else self.cells.view(-1, n)
+                made[dtype] = one_hot(each % C, C, dtype)
         return made[dtype]
 
     @property
