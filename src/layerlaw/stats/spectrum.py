@@ -75,6 +75,14 @@ def singular_values(A: Tensor) -> Tensor:
 
 def _directly(A: Tensor) -> tuple[Tensor, Tensor]:
     """By QR of the longer side, and a decomposition of the small factor."""
+    if A.device.type != "cpu":  # where QR of several matrices takes squares, which may vanish
+        size = _size(A)
+        s, V = _by_qr(A / size)
+        return s * size.squeeze(-1), V
+    return _by_qr(A)
+
+
+def _by_qr(A: Tensor) -> tuple[Tensor, Tensor]:
     k, d = A.shape[-2:]
     if k > d:
         _, s, V = torch.linalg.svd(torch.linalg.qr(A, mode="r")[1], full_matrices=False)
