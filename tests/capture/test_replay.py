@@ -299,3 +299,56 @@ def test_a_forward_that_cannot_be_recorded_leaves_no_trace():
     torch.rand(3, device="cuda")
     plain = probed(model.cpu(), data())
     assert found.sites[-1].values["separation"] == pytest.approx(plain.sites[-1].values["separation"], rel=1e-4)
+
+
+def passed(copied=(), **how) -> replay.Passed:
+    """What is held of one forward whose first activation overwrites what the first layer gave."""
+    model, held = network(), replay.Passed(copied, **how)
+
+    def leave(name: str, _: nn.Module, __: object, output: Tensor) -> None:
+        held.add(name, output.detach())
+
+    with torch.no_grad(), hooked(model, ["0", "1", "2"], lambda *_: None, leave):
+        model(data(5)[0])
+    return held
+
+
+def test_features_that_are_overwritten_are_told_and_copied_in_the_recording():
+    watch = passed(sums=True)
+    assert watch.overwritten == {"0", "2"}
+    with pytest.raises(ll.LayerlawError, match="overwritten in this forward"):
+        watch.unchanged()
+    assert not passed(None).overwritten
+    held = passed(watch.overwritten)
+    features = held.unchanged()
+    assert {name: of_site.sum() for name, of_site in features.items()} == watch.sums
+    assert bool((features["0"] < 0).any())  # as the layer gave them
+    assert bool((features["1"] >= 0).all())
+
+
+def test_features_of_inference_mode_are_copied():
+    held = replay.Passed(())
+    with torch.inference_mode():
+        one = torch.ones(2)
+    held.add("0", one)
+    assert held.overwritten == {"0"}
+
+
+class WritesUnseen(nn.Module):
+    """Overwrites what it gets in a way that torch does not count."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = 2 * x
+        x.data.mul_(0.5)
+        return found
+
+
+def test_features_that_are_overwritten_unseen_are_not_taken_from_a_recording(monkeypatch, on_cpu):
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 12), WritesUnseen(), nn.Linear(12, 4)).eval()
+
+    found = probed(model(), sites=["0", "2"])
+    assert (StandIn.made, StandIn.replays) == (1, 1)  # its features have other sums
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    assert values(found) == values(probed(model(), sites=["0", "2"]))

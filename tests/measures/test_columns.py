@@ -9,7 +9,7 @@ import torch
 
 import layerlaw as ll
 import oracle
-from layerlaw.measures import measure, site, unread
+from layerlaw.measures import measure, site, unread, variability
 from layerlaw.measures.columns import Column, describe, registered
 from layerlaw.measures.site import number
 from layerlaw.measures.unread import all_columns, site_columns
@@ -202,9 +202,10 @@ def test_what_is_brought_to_the_cpu_gives_the_same_numbers(monkeypatch, dtype) -
     given = (x.to(dtype), y), {"uncertainty": True, "progress": False}
     plain = ll.probe(model, given[0], **given[1])
     brought = []
-    span_of = site._span_of
+    at_hand = variability.span_at_hand
     monkeypatch.setattr(site, "APART", {"cpu"})
-    monkeypatch.setattr(site, "_span_of", lambda centers: brought.append(1) or span_of(centers))
+    for where in (site, variability):
+        monkeypatch.setattr(where, "span_at_hand", lambda *given: brought.append(1) or at_hand(*given))
     found = ll.probe(model, given[0], **given[1])
     assert [row.values for row in found.sites] == [row.values for row in plain.sites]
     assert [row.by_class for row in found.sites] == [row.by_class for row in plain.sites]

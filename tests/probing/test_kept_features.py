@@ -3,10 +3,13 @@
 import pytest
 import torch
 
+import layerlaw as ll
 from layerlaw.capture.plan import Site
-from layerlaw.probing import memory
+from layerlaw.measures import site as site_statistics
+from layerlaw.probing import memory, run, waiting
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.stats.passes import Dealt, FirstPass
+from layerlaw.stats.plane import PlaneSample
 
 WIDTHS = {"input": 3, "first": 5, "second": 3, "third": 5}
 
@@ -91,3 +94,49 @@ def test_cleared_features_leave_their_memory_to_the_next_ones() -> None:
     assert {names[0]: rows.data_ptr() for names, rows in found.together()} == before
     assert all(torch.equal(rows, features(9, 3)[name]) for name, rows in found.features())
     assert len(found.labels) == 9
+
+
+def test_what_is_worked_out_while_a_gpu_is_busy_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU nothing is: there it only comes before pass 2 is looked at."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.ReLU(), torch.nn.Linear(9, 9), torch.nn.Linear(9, 3))
+    y = torch.arange(90) % 3
+    given = torch.randn(90, 6) + y.unsqueeze(1), y
+    expected = ll.probe(model, given, batch_size=40, progress=False)
+    monkeypatch.setattr(waiting, "BESIDE", {"cpu"})
+    monkeypatch.setattr(site_statistics, "APART", {"cpu"})
+    asked = []
+    about = run.about_model
+    monkeypatch.setattr(run, "about_model", lambda network: asked.append(1) or about(network))
+    found = ll.probe(model, given, batch_size=40, progress=False)
+    assert asked == [1]
+    for a, b in zip(found.sites, expected.sites, strict=True):
+        assert (a.values, a.by_class, a.plane) == (b.values, b.by_class, b.plane)
+    apart = ("created", "seconds")
+    assert {k: v for k, v in found.provenance.items() if k not in apart} == {
+        k: v for k, v in expected.provenance.items() if k not in apart
+    }
+    assert (found.accuracy, found.notes, found.plane_labels) == (
+        expected.accuracy,
+        expected.notes,
+        expected.plane_labels,
+    )
+
+
+@pytest.mark.parametrize("how", [{}, {"classes": [0, 2, 3]}, {"batchnorm": "batch"}], ids=str)
+def test_labels_that_are_known_beforehand_are_those_of_the_kept_samples_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, object]
+) -> None:
+    """So that those on a device are not waited for; with batch statistics, data sorted by class are mixed."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.BatchNorm1d(9), torch.nn.ReLU(), torch.nn.Linear(9, 4))
+    y = torch.arange(240) // 60
+    seen: list[torch.Tensor] = []
+    kept_ones: list[torch.Tensor] = []
+    begin, close = PlaneSample.begin, KeptFeatures.close
+    monkeypatch.setattr(PlaneSample, "begin", lambda self, y, *a: seen.append(y) or begin(self, y, *a))
+    monkeypatch.setattr(KeptFeatures, "close", lambda self, y, *a: kept_ones.append(y) or close(self, y, *a))
+    ll.probe(model, (torch.randn(240, 6) + y.unsqueeze(1), y), batch_size=40, progress=False, **how)
+    assert len(seen) == 1
+    assert torch.equal(seen[0], torch.cat(kept_ones))
+    assert (seen[0].tolist() == sorted(seen[0].tolist())) is ("batchnorm" not in how)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from layerlaw.stats.precision import at_least_float32, full_precision, row_chunks, take_rows
+from layerlaw.stats import precision
+from layerlaw.stats.precision import at_least_float32, full_precision, on_host, row_chunks, take_rows
 
 BACKENDS = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
 new_switches = pytest.mark.skipif(not hasattr(BACKENDS[1], "fp32_precision"), reason="a torch without fp32_precision")
@@ -82,3 +83,24 @@ def test_rows_are_taken_along_leading_dimensions() -> None:
     table = torch.arange(24.0).reshape(2, 3, 4)
     index = torch.tensor([[0, 2], [1, 1]])
     assert torch.equal(take_rows(table, index), torch.stack([table[0][index[0]], table[1][index[1]]]))
+
+
+def test_rows_are_taken_into_memory_that_is_there() -> None:
+    table, index, room = torch.arange(24.0).reshape(2, 3, 4), torch.tensor([0, 2]), torch.empty(2, 2, 4)
+    assert take_rows(table, index, out=room) is room
+    assert torch.equal(room, take_rows(table, index))
+
+
+def test_small_numbers_come_from_a_device_by_one_transfer_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [
+        torch.tensor([[3, -4]]),
+        torch.tensor(0.1),
+        torch.tensor([True, False]),
+        torch.zeros(2, 0),
+        torch.rand(3, 2).mT,
+    ]
+    monkeypatch.setattr(precision, "HERE", set())
+    found = on_host(given)
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(given, found, strict=True))
+    monkeypatch.undo()
+    assert all(a is b for a, b in zip(given, on_host(given), strict=True))

@@ -69,13 +69,14 @@ def test_in_steps_all_singular_values_keep_their_digits(shape: tuple[int, int], 
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("few", [0, 10**9], ids=["many", "few"])
+@pytest.mark.parametrize(("few", "long"), [(0, 0), (10**9, 10**9), (10**9, 0)], ids=["many", "few", "few, long"])
 @pytest.mark.parametrize("kind", spectra(30))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_singular_vectors_are_right_whichever_way_is_taken(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], kind: str, few: int, device: str
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], kind: str, few: int, long: int, device: str
 ) -> None:
     monkeypatch.setattr(spectrum, "FEW", {"cpu": few, "cuda": few})
+    monkeypatch.setattr(spectrum, "LONG", {"cpu": long, "cuda": long})
     expected = spectra(min(shape))[kind]
     A = made_of(expected, *shape).to(device)
     check(A, *right_singular(A), expected)
@@ -86,12 +87,14 @@ def test_singular_vectors_are_right_whichever_way_is_taken(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("few", [10, 100], ids=["many", "few, long"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_stack_of_matrices_is_what_each_is_alone(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], device: str
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], few: int, device: str
 ) -> None:
     """Some of them are found by eigenvalues and others are not."""
-    monkeypatch.setattr(spectrum, "FEW", {"cpu": 10, "cuda": 10})
+    monkeypatch.setattr(spectrum, "FEW", {"cpu": few, "cuda": few})
+    monkeypatch.setattr(spectrum, "LONG", {"cpu": 0, "cuda": 0})
     kinds = list(spectra(min(shape)).values())
     A = torch.stack([made_of(s, *shape) for s in kinds]).view(2, 5, *shape).to(device)
     s, V = right_singular(A)

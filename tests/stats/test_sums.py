@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerlaw.stats import one_hot
+from layerlaw.stats import one_hot, precision
 from layerlaw.stats.sums import (
     FEW_LABELS,
     Assignment,
@@ -40,6 +40,28 @@ def test_all_ways_give_the_same_sums_and_lengths(dtype: torch.dtype, groups: int
         tolerance = 1e-11 if dtype == torch.float64 else 2e-3 if skewed else 2e-4
         torch.testing.assert_close(sums, expected, rtol=0, atol=tolerance)
         torch.testing.assert_close(found, lengths)
+
+
+@pytest.mark.parametrize(
+    "chunk", [2**30, 4 * 6 * 2 * 2048, 4 * 6 * 2 * 300], ids=["one", "whole blocks", "parts of blocks"]
+)
+@pytest.mark.parametrize("own", [False, True], ids=["labels of all", "labels of their own"])
+def test_products_give_the_same_sums_in_chunks_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, chunk: int, own: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    n, d, sites, classes = 5000, 6, 2, 5
+    y = torch.randint(classes, (sites, n) if own else (n,), generator=generator)
+    x = torch.randn(sites, n, d, generator=generator) + 3
+    to = Assignment.of(y, classes) if own else Assignment.of(y, classes).for_sites(sites)
+    assert to.shared is not own
+    rows = x.reshape(-1, d)
+    reference = rows.index_select(0, to.first)
+    expected, lengths = _add_up(rows.double(), reference.double(), to)
+    monkeypatch.setitem(precision.CHUNK_BYTES, "cpu", chunk)
+    sums, found = _multiply_out(rows, reference, to)
+    torch.testing.assert_close(sums, expected, rtol=0, atol=1e-3)
+    torch.testing.assert_close(found.double(), lengths, rtol=1e-6, atol=0)
 
 
 def test_entries_with_labels_of_their_own_do_not_share_them() -> None:

@@ -17,7 +17,7 @@ from layerlaw.capture.batches import Batch
 from layerlaw.capture.modules import entering, main_input, tensors_in
 from layerlaw.capture.modules import hooked as hooked
 from layerlaw.capture.plan import Plan, Reduce, Site, reduced, samples_first
-from layerlaw.capture.replay import Replays
+from layerlaw.capture.replay import Passed, Replays
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import are_exact, full_precision, is_quiet
@@ -215,17 +215,6 @@ def sample_axis(two: Seen, three: Seen | None) -> tuple[int, int] | str:
     return f"no axis of {a} follows the number of samples"
 
 
-def same_features(*pairs: tuple[Site, Seen], reduce: Reduce, mask: Tensor | None) -> bool:
-    """Whether two sites give the same rows of features, which nothing has overwritten since they passed."""
-    rows = []
-    for site, seen in pairs:
-        ordered = samples_first(seen.tensor.detach(), site.axis, site.fold)
-        rows.append(reduced(ordered, reduce, channels_last=site.channels_last, mask=mask))
-    a, b = rows
-    same = a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-6))
-    return same and all(seen.unchanged for _, seen in pairs)
-
-
 Consume = Callable[[Site, Tensor], None]
 LOGITS = -1  # the turn of the logits among the outputs of the network, which is called once
 
@@ -304,22 +293,30 @@ class Capture:
             output = self._replays.run(batch, self._collected, self.consume)
             if output is not None:
                 return output
-        self.begin(batch, rows)
-        output = self.network(*batch.args, **batch.kwargs)
+        replays = self._replays if rows is None else None
+        with self._consuming(self.consume if replays is None else replays.watched(self.consume)):
+            self.begin(batch, rows)
+            output = self.network(*batch.args, **batch.kwargs)
         self.check_calls(where)
-        if rows is None and self._replays is not None:
-            self._replays.went(batch, output)
+        if replays is not None:
+            replays.went(batch, output)
         return output
 
     def _collected(self, batch: Batch) -> tuple[Any, dict[Site, Tensor]]:
-        """One forward whose features are held, in memory of their own."""
-        held: dict[Site, Tensor] = {}
-        consume, self.consume = self.consume, lambda site, features: held.update({site: features.clone()})
-        try:
+        """One forward whose features are held, where nothing behind them overwrites them."""
+        held = Passed() if self._replays is None else self._replays.held()
+        with self._consuming(held.add):
             self.begin(batch)
-            return self.network(*batch.args, **batch.kwargs), held
+            output = self.network(*batch.args, **batch.kwargs)
+        return output, held.unchanged()
+
+    @contextmanager
+    def _consuming(self, consume: Consume) -> Iterator[None]:
+        before, self.consume = self.consume, consume
+        try:
+            yield
         finally:
-            self.consume = consume
+            self.consume = before
 
     def begin(self, batch: Batch, rows: Tensor | None = None) -> None:
         """Before a forward, also one that somebody else runs."""

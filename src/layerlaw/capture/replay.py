@@ -2,12 +2,12 @@
 
 A graph is recorded from one batch and replayed on every other of its shape. Only forwards in which no operation waits for
 a number, draws at random or reads memory of the processor are recorded, and what a graph gives is compared with the
-forward itself before it is used.
+forward itself before it is used: its output, and the sum of the features of every site.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,18 +17,54 @@ from torch.nn.modules import module as torch_module
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.plan import Plan, Site
+from layerlaw.errors import CaptureError
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 
 Features = dict[Site, Tensor]
+Consume = Callable[[Site, Tensor], None]
 Collect = Callable[[Batch], tuple[Any, Features]]
-"""One forward: the model's output, and the features of all sites in memory of their own."""
+"""One forward: the model's output, and the features of all sites, which nothing behind them overwrites."""
 
 RECORDED = {"cuda"}  # the kinds of devices where forwards are
 FEW = 12  # batches, which do not pay for the recording
 WARM = 1  # batches of one shape before it: kernels are chosen and memory is taken in them
 INPUTS = 2**24  # bytes of the inputs of a batch: larger ones keep a GPU busy
 FEATURES = 2**29  # bytes of the features of all sites in a batch, which are held together
+
+
+class Passed:
+    """Features of a forward where they were when they passed: a copy of those of all sites takes as long as the statistics.
+
+    The sites that something behind overwrites are to be `copied` (`None`: all); of inference mode, where nothing is told of
+    that, too. With `sums` those of the features are noted.
+    """
+
+    def __init__(self, copied: Container[Site] | None = None, *, sums: bool = False) -> None:
+        self._copied, self._sums = copied, sums
+        self._held: dict[Site, tuple[Tensor, int]] = {}
+        self.sums: dict[Site, Tensor] = {}
+
+    def add(self, site: Site, features: Tensor) -> None:
+        """Those of one site."""
+        # Rows that do not lie behind each other would keep those of all sites from being copied by one call.
+        apart = self._copied is None or site in self._copied or not features.is_contiguous()
+        held = features.clone(memory_format=torch.contiguous_format) if apart else features
+        self._held[site] = held, -1 if held.is_inference() else held._version
+        if self._sums:
+            self.sums[site] = held.sum()
+
+    @property
+    def overwritten(self) -> frozenset[Site]:
+        """The sites whose features are not, or perhaps not, as they were."""
+        found = self._held.items()
+        return frozenset(site for site, (held, seen) in found if seen < 0 or held._version != seen)
+
+    def unchanged(self) -> Features:
+        """The features of all sites; raises where they are not as they were."""
+        if changed := self.overwritten:
+            raise CaptureError(f"{sorted(map(str, changed))}: overwritten in this forward, and not in another one.")
+        return {site: held for site, (held, _) in self._held.items()}
 
 
 class Recording:
@@ -86,9 +122,12 @@ class Replays:
         self._shape: Hashable = None
         self._seen = 0
         self._known: tuple[Batch, Tensor] | None = None  # a batch of that shape, and its output
+        self._watch: Passed | None = None  # what is seen of the features of a forward that is run as it is
+        self._copied: frozenset[Site] | None = None  # sites that something overwrote in it; `None`: not known
+        self._sums: dict[Site, Tensor] = {}  # of the features in it
         self._recording: Recording | None = None
 
-    def run(self, batch: Batch, collect: Collect, consume: Callable[[Site, Tensor], None]) -> Tensor | None:
+    def run(self, batch: Batch, collect: Collect, consume: Consume) -> Tensor | None:
         """The output for a batch, whose features are consumed (the next one overwrites them); `None`: run it as it is."""
         if not self._open:
             return None
@@ -111,14 +150,33 @@ class Replays:
                     consume(site, of_site)
         return output
 
+    def watched(self, consume: Consume) -> Consume:
+        """The same for a forward that is run as it is, of which a recording needs to know."""
+        if not (self._open and self._recording is None and self._seen):
+            return consume
+        watch = self._watch = Passed((), sums=True)
+
+        def both(site: Site, features: Tensor) -> None:
+            watch.add(site, features)
+            consume(site, features)
+
+        return both
+
+    def held(self) -> Passed:
+        """Takes the features of a forward that is recorded."""
+        return Passed(self._copied)
+
     def went(self, batch: Batch, output: Any) -> None:
         """What a forward gave that was run as it is: a recording is compared with it."""
-        if self._open and self._recording is None and self._seen and isinstance(output, Tensor):
+        watch, self._watch = self._watch, None
+        if watch is not None and isinstance(output, Tensor):
             self._known = batch.copy(), output.clone()  # in memory of its own, where nobody else writes
+            self._copied, self._sums = watch.overwritten, watch.sums
 
     def drop(self) -> None:
         """Let go of the memory, and of who takes features."""
         self._recording, self._known, self._open, self.take_all = None, None, False, None
+        self._watch, self._sums = None, {}
 
     def _small(self, batch: Batch) -> bool:
         """Whether a batch is one that a GPU is done with sooner than it is told to begin, and plain enough."""
@@ -138,11 +196,17 @@ class Replays:
                 given, eager = batch, collect(batch)[0]
             else:
                 given, eager = self._known
-            return recording if isinstance(eager, Tensor) and torch.equal(recording.replay(given), eager) else None
+            same = isinstance(eager, Tensor) and torch.equal(recording.replay(given), eager)
+            return recording if same and self._same_features(recording.features) else None
         except Exception:  # of the model, of the recording, or of memory: the forward as it is will tell
             return None
         finally:
             self._known = None
+
+    def _same_features(self, features: Features) -> bool:
+        """Whether they have the sums of those that passed in the forward; each site by one number."""
+        known, found = self._sums, {site: features[site].sum() for site in self._sums}
+        return not known or torch.equal(torch.stack(list(known.values())), torch.stack(list(found.values())))
 
 
 def repeats(network: nn.Module) -> bool:

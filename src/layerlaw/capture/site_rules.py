@@ -6,20 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.block_rules import TensorPlace, works_behind
 from layerlaw.capture.choice import RULES, chosen_by, told_apart, without_ends
 from layerlaw.capture.dry_run import DryRun, place
-from layerlaw.capture.hooks import Call, same_features, trace, trace_flow
+from layerlaw.capture.hooks import Call, Seen, trace, trace_flow
 from layerlaw.capture.modules import (
     block_names,
     logits_of,
     tensors_in,
 )
 from layerlaw.capture.parts import along_trunk, find_parts
-from layerlaw.capture.plan import Part, Plan, Reduce, Site
+from layerlaw.capture.plan import Part, Plan, Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import ScoreChoice, find_scores, main_output, told_by
 from layerlaw.capture.tokens import token_use
 from layerlaw.capture.trunk import DataFlow
@@ -295,3 +296,14 @@ class _Finder(DryRun):
         if isinstance(trunk := self.trunk, str) or self.no_trunk:
             return made_of, lost
         return along_trunk(made_of, lambda site: trunk.position(self.seen[place(site)].node)), lost
+
+
+def same_features(*pairs: tuple[Site, Seen], reduce: Reduce, mask: Tensor | None) -> bool:
+    """Whether two sites give the same rows of features, which nothing has overwritten since they passed."""
+    rows = []
+    for site, seen in pairs:
+        ordered = samples_first(seen.tensor.detach(), site.axis, site.fold)
+        rows.append(reduced(ordered, reduce, channels_last=site.channels_last, mask=mask))
+    a, b = rows
+    same = a.shape == b.shape and bool(torch.allclose(a, b, rtol=1e-4, atol=1e-6))
+    return same and all(seen.unchanged for _, seen in pairs)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from layerlaw.measures.collapse import geometry, rare_classes
 from layerlaw.measures.separation import Jackknives, class_separation, jackknives, linear_separation
-from layerlaw.measures.variability import class_variances, discrimination
+from layerlaw.measures.variability import ALIKE, brought_centers, class_variances, discrimination, span_at_hand
 from layerlaw.stats import Centers, LeftOut, Scatter
 from layerlaw.stats.scatter import NearestCenter, Permuted
 
@@ -82,22 +82,22 @@ class SiteStatistics:
 
         What is used of the means themselves has been worked out before: sites of all widths have one kind then.
         """
-        here = self.centers.means.device.type in APART and self.K <= FEW_CLASSES
-        if not here or self.rows is not None or self.within is not None:
+        if not is_apart(self.centers) or self.rows is not None or self.within is not None:
             return self
         out, permuted = self.left_out, self.permuted
         small = SiteStatistics(
-            _span_of(self.centers),
+            brought_centers(self.centers),
             replace(self.scatter, sums=self.scatter.sums.cpu(), digest=self.scatter.digest.cpu()),
             near=NearestCenter(self.near.sums.cpu()),
-            left_out=out and LeftOut(_span_of(out.centers), out.shift.cpu(), out.fuzziness.cpu()),
+            left_out=out and LeftOut(span_at_hand(out.centers)[0], out.shift.cpu(), out.fuzziness.cpu()),
             permuted=permuted and replace(
-                permuted, centers=_span_of(permuted.centers), moves=None, fuzziness=permuted.fuzziness.cpu(),
+                permuted, centers=span_at_hand(permuted.centers)[0], moves=None, fuzziness=permuted.fuzziness.cpu(),
                 apart=None if permuted.apart is None else permuted.apart.cpu(),
             ),
             undefined=self.undefined,
         )  # fmt: skip
-        vars(small).update({name: getattr(self, name).cpu() for name in OF_MEANS})
+        alike = vars(small.centers)[ALIKE]
+        vars(small).update(variances=class_variances(small.centers, small.scatter), discrimination=alike)
         return small
 
     @cached_property
@@ -195,10 +195,9 @@ class SiteStatistics:
         return None if self.undefined else value
 
 
-def _span_of(centers: Centers) -> Centers:
-    """Centers on the CPU without what is as wide as the features."""
-    wide: dict[str, Any] = {name: getattr(centers, name)[..., :0] for name in ("means", "mean", "basis")}
-    return replace(centers, **wide, origin=None).to("cpu")
+def is_apart(centers: Centers) -> bool:
+    """Whether measures of them are computed on the CPU, though they are elsewhere."""
+    return centers.means.device.type in APART and centers.counts.shape[-1] <= FEW_CLASSES
 
 
 def _joined(parts: Sequence[S]) -> S:

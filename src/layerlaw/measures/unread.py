@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from layerlaw.measures.columns import OURS, REGISTRY, ROW_NEEDS, Column, Columns
-from layerlaw.measures.site import Needs, SiteStatistics
+from layerlaw.measures.site import Needs, SiteStatistics, is_apart
+from layerlaw.measures.variability import brought_centers
 from layerlaw.stats import Scatter
 from layerlaw.stats.around import Around
 from layerlaw.stats.scatter import NearestCenter
@@ -108,6 +109,13 @@ class Unread(NamedTuple):
     def held(self) -> int:
         """How many bytes it holds, about."""
         return sum(4 * statistics.centers.means.nbytes for _, statistics, _ in self.parts)
+
+
+def bring_ahead(sites: Iterable[Around]) -> None:
+    """Bring the centers of sites to the CPU, where they will be wanted there: while pass 2 goes around them, say."""
+    for alike in {id(site.alike): site.alike for site in sites}.values():
+        if is_apart(alike.centers):
+            brought_centers(alike.centers)
 
 
 def columns_of(measurements: Sequence[Unread]) -> list[list[SiteColumns]]:

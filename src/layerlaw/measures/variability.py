@@ -1,12 +1,25 @@
 """Further measures of within-class against between-class spread: CDNV, compression, discrimination."""
 
+from dataclasses import fields
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from layerlaw.stats import Centers, Scatter
-from layerlaw.stats.precision import row_chunks
+from layerlaw.stats.precision import on_host, row_chunks
 
+ROUNDED = "_rounding_squares"  # where centers keep them
+BROUGHT, ALIKE = "_brought", "_discrimination"  # where they keep those on the CPU, and these their discrimination
 CLOSE = 0.01  # of ‖a‖² + ‖b‖²: below it ‖a − b‖² as a difference of products would lose more than two digits
+
+
+def rounding_squares(centers: Centers) -> Tensor:
+    """Squared length of what the rounding of each class mean takes off it (…, K); kept with the centers."""
+    known: Tensor | None = vars(centers).get(ROUNDED)
+    if known is None:
+        known = vars(centers)[ROUNDED] = centers.rounding.square().sum(-1)
+    return known
 
 
 def class_variances(centers: Centers, scatter: Scatter) -> Tensor:
@@ -14,7 +27,7 @@ def class_variances(centers: Centers, scatter: Scatter) -> Tensor:
 
     Around the rounded mean it comes out larger by the squared rounding.
     """
-    return (scatter.lengths / scatter.counts - centers.rounding.square().sum(-1)).clamp_min(0)
+    return (scatter.lengths / scatter.counts - rounding_squares(centers)).clamp_min(0)
 
 
 def class_distance_variance(centers: Centers, variances: Tensor) -> Tensor:
@@ -67,3 +80,23 @@ def discrimination(centers: Centers) -> Tensor:
     one, other = units.gather(-2, pair.unsqueeze(-1).expand(*pair.shape, units.shape[-1])).unbind(-2)
     found: Tensor = (one - other).square().sum(-1) / 2
     return found
+
+
+def brought_centers(centers: Centers) -> Centers:
+    """Centers on the CPU without what is as wide as the features, but with what measures use of that; found once."""
+    known: Centers | None = vars(centers).get(BROUGHT)
+    if known is None:
+        rounded, alike = rounding_squares(centers), discrimination(centers)
+        known, (rounded, alike) = span_at_hand(centers, rounded, alike)
+        vars(known).update({ROUNDED: rounded, ALIKE: alike})
+        vars(centers)[BROUGHT] = known
+    return known
+
+
+def span_at_hand(centers: Centers, *more: Tensor) -> tuple[Centers, list[Tensor]]:
+    """The same with nothing of that, and `more` numbers by the same transfer."""
+    parts: dict[str, Any] = {each.name: getattr(centers, each.name) for each in fields(centers)}
+    parts |= {name: parts[name][..., :0] for name in ("means", "mean", "basis")} | {"origin": None}
+    names = [name for name, part in parts.items() if isinstance(part, Tensor)]
+    found = on_host([*(parts[name] for name in names), *more])
+    return Centers(**parts | dict(zip(names, found, strict=False))), found[len(names) :]

@@ -22,7 +22,7 @@ from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.probing.aside import doubt_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
-from layerlaw.probing.kept_plans import again_without_plan, columns_later, origin_of, plan_of
+from layerlaw.probing.kept_plans import about_model, again_without_plan, columns_later, origin_of, plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.run import Options, Prober
 from layerlaw.probing.shards import check_same_plan, first_batch, same_network, unequal_notes
@@ -261,7 +261,7 @@ def recorded(
             "scores": run.classes.undecided or str(run.classes.scores),
         },
         provenance=origin_of(
-            run.network,
+            train.about_model or about_model(run.network),
             run.device,
             since,
             data_fingerprint=train.fingerprint,

@@ -124,12 +124,17 @@ def columns_later(
     return {site: of(place) for place, site in enumerate(sites)}
 
 
+def about_model(network: nn.Module) -> dict[str, Any]:
+    """What is said of the network; of one that a monitor measures, with a checksum that waits for a look."""
+    return model_provenance(network, waits=_in_use.get() is not None)
+
+
 def origin_of(
-    network: nn.Module, device: torch.device | None, since: float | None, **more: str | None
+    model: dict[str, Any], device: torch.device | None, since: float | None, **more: str | None
 ) -> dict[str, Any]:
-    """The provenance of a measurement that began at `since`; in that by a monitor, a checksum that waits for a look."""
+    """The provenance of a measurement of a `model` that began at `since`; in that by a monitor it waits for a look."""
     waits = _in_use.get() is not None
-    about = provenance(device, processes=world_size(), **model_provenance(network, waits=waits), **more)
+    about = provenance(device, processes=world_size(), **model, **more)
     if since is not None:
         about["seconds"] = round(time.perf_counter() - since, 3)
     return later(lambda: worked_out(about)) if waits else about

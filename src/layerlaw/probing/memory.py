@@ -259,9 +259,14 @@ class KeptFeatures:
         return max((stack.shape[2] for _, stack in self._stacks.values()), default=0)
 
     @property
+    def places(self) -> set[torch.device]:
+        """The devices that hold them."""
+        return {stack.device for _, stack in self._stacks.values()}
+
+    @property
     def devices(self) -> set[str]:
-        """Kinds of the devices that hold them."""
-        return {stack.device.type for _, stack in self._stacks.values()}
+        """Kinds of them."""
+        return {place.type for place in self.places}
 
     def together(self, rows: slice | None = None) -> Iterator[tuple[list[str], Tensor]]:
         """The same of sites of one kind side by side: their names, and (sites, n, d)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -23,8 +24,9 @@ from layerlaw.errors import (
     check_choice,
     check_seed,
 )
+from layerlaw.measures.unread import bring_ahead
 from layerlaw.probing.classes import Classes, foreign_scores
-from layerlaw.probing.kept_plans import went_through
+from layerlaw.probing.kept_plans import about_model, went_through
 from layerlaw.probing.memory import (
     GROUPS,
     PERMUTATIONS,
@@ -298,6 +300,7 @@ class GroupedProbe:
         first = prober.classes.first(self.views[0], self.moments)
         shared = (group, data, self.label, prober.classes, self._dealer(), first, kept, sample, fitting.why_not)
         state = State(*shared, self.linear, room=fitting.room(group, prober.classes.K, self.memory))
+        state.at_hand = self._in_order()
         if len(group) < len(sites):
             state.turn = f", {_places(group, sites)}, group {turn + 1} of {len(self.groups) + bool(self.wide)}"
         return state
@@ -308,7 +311,7 @@ class GroupedProbe:
             instead(prober, state, split, self.reference)
             return
         first_pass(prober, state)
-        _leave(state, second_pass(prober, state, self.reference), split)
+        _leave(state, second_pass(prober, state, self.reference), split, prober.network)
         if state.sample is not None and (read := state.sample.features(prober.plan.reads)) is not None:
             split.read = read
 
@@ -366,19 +369,23 @@ def run_batch(capture: Capture, step: Step, sums: Mapping[Any, Tensor] | None = 
     return output
 
 
-def _leave(state: State, second: SecondPass | SecondRegression, split: Split) -> None:
+def _leave(state: State, second: SecondPass | SecondRegression, split: Split, network: nn.Module | None = None) -> None:
     split.plane_labels = state.sample.labels if state.sample is not None else []
-    with full_precision():
-        state.classes.leave(second, state.sites, split)  # type: ignore[arg-type]
+    with full_precision(), nullcontext() if state.meanwhile is None else state.meanwhile.here():
         planes: dict[object, Plane] = {}
         if state.sample is not None:  # whose memory the next group needs, where there are several
             planes = state.sample.planes() if state.turn else state.sample.planes_later()
+        state.fingerprint.all_reduce()
+        split.fingerprint, split.samples = state.fingerprint.text(), state.fingerprint.samples_text()
+        if network is not None and state.meanwhile is not None:
+            split.about_model = about_model(network)
+            bring_ahead(second.around.values() if isinstance(second, SecondPass) else ())
     split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
+    with full_precision():
+        state.classes.leave(second, state.sites, split)  # type: ignore[arg-type]
     if split.accuracy is not None:
         with adding_nothing(state.borrowed):
             all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
-    state.fingerprint.all_reduce()
-    split.fingerprint, split.samples = state.fingerprint.text(), state.fingerprint.samples_text()
     split.no_extras_why, split.one_forward = state.why_not, state.kept.whole
     state.kept.drop()

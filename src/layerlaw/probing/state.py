@@ -22,7 +22,7 @@ from layerlaw.probing.memory import WHY_NOT, KeptFeatures
 from layerlaw.probing.shard_words import STEADY_SHARDS
 from layerlaw.probing.shards import Pace, check_dealt
 from layerlaw.probing.targets import Targets
-from layerlaw.probing.waiting import Waiting, add_second
+from layerlaw.probing.waiting import Meanwhile, Waiting, add_second
 from layerlaw.stats.around import Around, Finished
 from layerlaw.stats.design import Dealer, RankDealer, TargetDealer
 from layerlaw.stats.passes import Dealt, FirstPass, SecondPass, SumsAgain
@@ -58,6 +58,7 @@ class Split:
     targets: FirstRegression | None = None  # what pass 1 knows of targets
     fingerprint: str = ""
     samples: str = ""  # the fingerprint whatever their order
+    about_model: dict[str, Any] = field(default_factory=dict)  # where it was found out while a GPU was busy
     one_forward: bool = False
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
@@ -123,6 +124,8 @@ class State:
 
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
     dealt: Dealt | None = None  # how the labels of all kept samples were dealt for pass 1
+    at_hand: Tensor | None = None  # the labels of all samples on the CPU, where they were known beforehand
+    meanwhile: Meanwhile | None = None  # for work that a GPU need not finish pass 2 for
     room: int = 0  # bytes of the memory budget that the statistics leave for features which wait for others
     turn: str = ""  # which of several groups of sites this is, in words
     replays: Replays | None = None  # forwards that a GPU runs by itself, for both passes
@@ -164,10 +167,10 @@ class State:
         """Start a batch of pass 1."""
         self._begin(self.dealer.deal(labels))
 
-    def _begin(self, dealt: Dealt) -> None:
+    def _begin(self, dealt: Dealt, labels: Tensor | None = None) -> None:
         self.first.begin(dealt)
         if self.sample is not None:
-            self.sample.begin(self.classes.pictured(dealt.labels))
+            self.sample.begin(self.classes.pictured(dealt.labels if labels is None else labels))
 
     def update(self, name: str, features: Tensor) -> None:
         """Add the features of one site."""
@@ -185,7 +188,7 @@ class State:
         with full_precision():
             dealt = self.dealer.deal(labels)
             self.dealt = dealt if rows is None else None
-            self._add(self.kept, dealt, rows, where)
+            self._add(self.kept, dealt, rows, where, self.dealer.all_labels if rows is None else None)
 
     def dealt_again(self) -> Dealt:
         """The labels of all kept samples, dealt as for pass 1."""
@@ -199,8 +202,15 @@ class State:
         with full_precision():
             self._add(waiting, dealt, None, lambda name: waiting.where_bad(str(name)))
 
-    def _add(self, kept: KeptFeatures, dealt: Dealt, rows: slice | None, where: Callable[[Hashable], str]) -> None:
-        self._begin(dealt)
+    def _add(
+        self,
+        kept: KeptFeatures,
+        dealt: Dealt,
+        rows: slice | None,
+        where: Callable[[Hashable], str],
+        labels: Tensor | None = None,
+    ) -> None:
+        self._begin(dealt, labels)
         kept.hand_over(self.first, rows)
         if self.sample is not None:
             for names, features in kept.together(rows):
@@ -273,7 +283,9 @@ def first_pass(prober: Prober, state: State) -> None:
         mine = kept.labels.cpu()[: 0 if state.borrowed else None] if kept.whole else None
         state.dealer = among_ranks(state.dealer, gathered((mine, state.data.places)))
     if kept.whole:
-        state.dealer.all_labels = kept.labels.cpu()  # known now: permuted labels are a permutation
+        known = state.at_hand if state.at_hand is not None and len(state.at_hand) == kept.rows else kept.labels.cpu()
+        state.dealer.all_labels = known  # permuted labels are a permutation
+        state.fingerprint.settle()  # while a GPU is at the forwards
         state.dealer.restart()
         state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
     if state.borrowed and state.sample is not None:
@@ -302,6 +314,7 @@ def second_pass(prober: Prober, state: State, reference: Split | None) -> Second
     kept = state.kept
     if kept.whole:
         state.forget_replays()
+        state.meanwhile = Meanwhile.on(kept.places)
         add_second(second, prober.classes.K, kept, state.dealt_again())
         pace = Pace(prober.network, state.data, prober.device)
         while pace.go_on(False):  # others may not have kept all of their features

@@ -6,8 +6,11 @@ Features are copied in any case, since what follows in the forward may overwrite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 
+import torch
 from torch import Tensor
 
 from layerlaw.capture.hooks import Consume
@@ -15,10 +18,46 @@ from layerlaw.capture.plan import Site
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.stats.passes import Dealt, SecondPass
 from layerlaw.stats.precision import full_precision
+from layerlaw.stats.ranks import world_size
 from layerlaw.stats.regression import SecondRegression
 
 MOST = {"cuda": 2**30}  # bytes of features that wait, by the kind of the device; on others none do
 ENOUGH = 4096  # samples, whose work is more than the calls
+
+
+BESIDE = {"cuda"}  # kinds of devices that work on while the process does something else
+
+
+class Meanwhile:
+    """While a GPU works on what is queued from here on: for what only needs what was queued before."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._before = device, None
+        if device.type == "cuda":
+            self._before = torch.cuda.current_stream(device).record_event()
+
+    @classmethod
+    def on(cls, places: set[torch.device]) -> Meanwhile | None:
+        """On the one device that holds all features; `None` where all is done when a call returns, or ranks wait."""
+        one = next(iter(places)) if len(places) == 1 and world_size() == 1 else None
+        return cls(one) if one is not None and one.type in BESIDE else None
+
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """What is done in here does not wait for what was queued meanwhile, and is over at the end."""
+        if self._before is None:
+            yield
+            return
+        stream = _beside(self._device)
+        stream.wait_event(self._before)
+        with torch.cuda.stream(stream):
+            yield
+        stream.synchronize()
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Waiting:

@@ -14,7 +14,7 @@ from torch import Tensor
 from layerlaw.errors import PassError
 from layerlaw.stats.centers import Centers, Span, Weighting, find_centers
 from layerlaw.stats.closer import CloserLook, Rounding, narrow
-from layerlaw.stats.limits import Doubt, check_range, doubt_of, doubtful, finite, hidden_directions
+from layerlaw.stats.limits import Doubt, Extent, check_range, doubt_of, doubtful, finite, hidden_directions
 from layerlaw.stats.precision import double
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, WithinScatter
 from layerlaw.stats.stacking import Key
@@ -51,7 +51,7 @@ class Alike:
     @cached_property
     def wide(self) -> list[bool]:
         """Of which sites squared lengths are taken in float64."""
-        found: list[bool] = self.centers.extreme.tolist()
+        found: list[bool] = Extent.of(self.centers).extreme.tolist()
         return found
 
     def some(self, indices: list[int]) -> Alike:
@@ -279,6 +279,8 @@ class OneRank:
 
     def __init__(self, keys: list[Key], sites: Sequence[Around]) -> None:
         self.keys, self.span = keys, _span(sites)
+        # Looked at now: behind the products of the samples a GPU would be waited for.
+        _ = self.span.middle, self.span.balanced or self.span.equal_whitener
         self.scatter: Scatter | None = None
         self.near: NearestCenter | None = None
         """Decisions by the centers of the training data."""

@@ -28,14 +28,14 @@ UNEVEN_DOUBT = Doubt(UNEVEN, _CURE, False)
 def narrow(site: Centers | FeatureFit, trace: float = TRACE) -> Tensor:
     """Whether scales of float32 features count as rounding, or nearly (…); a `trace` of the cutoff was exactly 0.
 
-    Not where an offset is the reason, which `doubt_of` judges.
+    Not where an offset is the reason, which `doubt_of` judges. On the CPU, wherever the site is.
     """
     if site.dtype == torch.float64:
-        return torch.zeros_like(site.rank, dtype=torch.bool)
+        return torch.zeros(site.rank.shape, dtype=torch.bool)
     seen = Extent.of(site)
     near = seen.offset <= OFFSET * seen.spread
-    small: Tensor = (site.cut > trace * site.cutoff) | (seen.least < NARROW * site.cutoff)
-    return small & near & site.spread.isfinite() & (site.rank > 0)
+    small: Tensor = (seen.cut > trace * seen.cutoff) | (seen.least < NARROW * seen.cutoff)
+    return small & near & seen.told
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
-from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit
+from layerlaw.stats.centers import FLOAT32_RESOLUTION, SMALL_SQUARES, Centers, FeatureFit
+from layerlaw.stats.precision import on_host
 
 NEAR = 10.0  # times the cutoff: where real scales reach down so far, more of them may lie below
 OFFSET = 100.0  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
@@ -45,13 +46,12 @@ def doubt_of(site: Centers | FeatureFit, outliers: bool = False) -> Doubt | None
     """
     seen = Extent.of(site)
     doubts = seen.doubts(site, outliers)
-    told = torch.stack([found.any() for found in doubts.values()]).tolist()  # one transfer from a device
-    kind = next((kind for kind, doubted in zip(doubts, told, strict=True) if doubted), None)
+    kind = next((kind for kind, doubted in doubts.items() if bool(doubted.any())), None)
     return None if kind is None else seen.at(doubts[kind]).doubt(kind, site.dtype)
 
 
 def doubtful(site: Centers | FeatureFit, outliers: Tensor | bool = False) -> Tensor:
-    """The same for every entry of the leading dimension, as yes or no (…)."""
+    """The same for every entry of the leading dimension, as yes or no (…), on the CPU."""
     seen, known = Extent.of(site), vars(site).get(DOUBTED)
     if known is None:
         known = vars(site)[DOUBTED] = reduce(torch.logical_or, seen.doubts(site, False).values())
@@ -80,7 +80,7 @@ def hides_directions(site: Centers | FeatureFit) -> bool:
 
 
 def hidden_directions(site: Centers | FeatureFit) -> Tensor:
-    """The same for every entry of the leading dimension (…)."""
+    """The same for every entry of the leading dimension (…), on the CPU."""
     return Extent.of(site).hidden
 
 
@@ -99,7 +99,11 @@ def all_true(flags: Iterable[Tensor]) -> bool:
 
 
 class Extent(NamedTuple):
-    """Size of a sample, of the mean, of what is around it; largest scale cut, what chance gives, least kept, cutoff: (…)."""
+    """Size of a sample, of the mean, of what is around it; largest scale cut, what chance gives, least kept, cutoff: (…).
+
+    And whether there are directions and their spread is a number (`told`), and whether squared lengths leave the range of
+    float32 (`extreme`). All of it is on the CPU: it is small, and looked at by many calls, for which a GPU takes longer.
+    """
 
     size: Tensor
     offset: Tensor
@@ -108,6 +112,8 @@ class Extent(NamedTuple):
     chance: Tensor
     least: Tensor
     cutoff: Tensor
+    told: Tensor
+    extreme: Tensor
 
     @classmethod
     def of(cls, site: Centers | FeatureFit) -> Extent:
@@ -118,19 +124,24 @@ class Extent(NamedTuple):
         known: Extent | None = vars(site).get(LOOKED_AT)
         if known is not None:
             return known
-        n, mean, scales, between = site.looked_at
-        offset = torch.linalg.vector_norm(mean, dim=-1)
-        differences, within = scales.square().sum(-1), site.spread / n
+        samples, mean, all_scales, between = site.looked_at
+        sizes = torch.linalg.vector_norm(mean, dim=-1), mean.abs().amax(-1)
+        small = (samples, *sizes, all_scales, site.spread, site.cut, site.cutoff, site.rank)
+        n, offset, largest, scales, around, cut, cutoff, rank = on_host(small)
+        differences, within = scales.square().sum(-1), around / n
+        squares = offset.square() + differences + within
+        extreme = ~(squares.isfinite() & (squares > SMALL_SQUARES))
         if site.dtype != torch.float64:  # a squared length may overflow float32 where D does not
             within = torch.where(within.isfinite(), within, 0.0)
         size = (offset.square() + differences + within).sqrt()
-        size = torch.where(size > 0, size, torch.maximum(mean.abs().amax(-1), scales.amax(-1)))  # squares may vanish
+        size = torch.where(size > 0, size, torch.maximum(largest, scales.amax(-1)))  # squares may vanish
         unit = 2.2e-16 if site.dtype == torch.float64 else FLOAT32_RESOLUTION
         chance = 2 * unit * offset * (1 + (between / mean.shape[-1]) ** 0.5) / n.sqrt()
         least = torch.where(scales > 0, scales, torch.inf).amin(-1)
         least = torch.where(least.isfinite(), least, 0.0)
         spread = (differences + within).sqrt()
-        found = cls(size, offset, spread, site.cut, chance, least, site.cutoff.expand_as(size))
+        told = around.isfinite() & (rank > 0)
+        found = cls(size, offset, spread, cut, chance, least, cutoff.expand_as(size), told, extreme)
         vars(site)[LOOKED_AT] = found
         return found
 
@@ -142,7 +153,7 @@ class Extent(NamedTuple):
     def hidden(self) -> Tensor:
         """Of exact zeros (dead features, fewer features than classes) hardly a trace is left, of rounding there is."""
         far = self.offset > OFFSET * self.spread
-        if far.is_cpu and not bool(far.any()):  # where looking does not take longer than the rest
+        if not bool(far.any()):  # looking does not take longer than the rest
             return far
         little = (self.cut > self.chance / 30) & (self.least < NEAR * self.cutoff)
         return far & ((self.cut > 3 * self.chance) | little)
@@ -164,11 +175,12 @@ class Extent(NamedTuple):
         """Where differences vanish in float32 beside few samples far away (…); `None` where there are no such samples."""
         if site.dtype == torch.float64 or outliers is False:
             return None
-        return (self.cutoff > self.cut) & (self.cut > TRACE * self.cutoff) & outliers
+        few = outliers.to(self.cut.device) if isinstance(outliers, Tensor) else outliers
+        return (self.cutoff > self.cut) & (self.cut > TRACE * self.cutoff) & few
 
     def doubt(self, kind: str, dtype: torch.dtype) -> Doubt:
         """In words, of a single entry."""
-        name, (size, offset, spread, cut, _, least, _) = str(dtype).removeprefix("torch."), map(float, self)
+        name, (size, offset, spread, cut, _, least, *_) = str(dtype).removeprefix("torch."), map(float, self)
         if kind == "large":
             return Doubt(f"features are too large for the squares of {name}", f"{NO_SCALE}: divide them by a constant")
         if kind == "small":

@@ -18,7 +18,7 @@ from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import ONE_FORWARD, Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
 from layerlaw.stats.labels import Labelings, kept_one_hot, one_hot
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
-from layerlaw.stats.precision import at_least_float32, double
+from layerlaw.stats.precision import at_least_float32, double, on_host
 from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
@@ -212,6 +212,7 @@ class SecondPass:
         self._stacks = Stacks(self._project)
         self._frames: dict[tuple[Key, ...], tuple[Frame, Tensor | None]] = {}
         self._waiting: list[Projected] = []
+        self._right: Tensor | None = None  # what is to be added to `right`: a GPU is not waited for after each batch
         by_rank: dict[tuple[int, torch.device], dict[Key, Around]] = defaultdict(dict)
         for key, around in self.around.items():
             scales = around.alike.centers.scales
@@ -278,7 +279,8 @@ class SecondPass:
         for sites in self._spans:
             sites.update(self._waiting, self._dealt, self.decision)
         if self.decision is not None:
-            self.right += (self.decision == self._dealt.to(self.decision.device).labels).sum().cpu()
+            right = (self.decision == self._dealt.to(self.decision.device).labels).sum()
+            self._right = right if self._right is None else self._right + right.to(self._right.device)
         self._waiting = []
 
     @property
@@ -298,6 +300,9 @@ class SecondPass:
 
     def all_reduce(self) -> None:
         """Add up over ranks, in one collective call."""
+        if is_alone():
+            return
+        self._settle()
         found = [sites.scatter for sites in self._spans if sites.scatter is not None]
         tensors = [self.right, *self.sums]
         tensors += [sites.near.sums for sites in self._spans if sites.near is not None]
@@ -307,20 +312,30 @@ class SecondPass:
             tensors += [t for one in (around.within, around.closer) if one is not None for t in one.tensors]
         all_reduce(tensors, [scatter.digest for scatter in found])
 
+    def _settle(self) -> None:
+        if self._right is not None:
+            self.right += self._right.cpu()
+            self._right = None
+
     def scatters(self, untrusted: dict[Key, str] | None = None) -> dict[Key, Scatter]:
         """The scatter of every site, once all batches are in; raises when the data were not those of pass 1.
 
         With `untrusted` such sites are written down there, with the reason, and only other class counts raise.
         """
+        self._settle()
         together = {tuple(sites.keys): sites.scatter for sites in self._spans if sites.scatter is not None}
         by_key = {key: one for keys, whole in together.items() for key, one in zip(keys, whole.each(), strict=True)}
         found = {key: by_key[key] for key in self.around}
         keys, off = list(found), dict[Key, float]()
+        spread = zip(together, on_host([whole.outliers for whole in together.values()]), strict=True)
+        few = {key: one for keys, flags in spread for key, one in zip(keys, flags, strict=True)}
         for alike, places in by_kin(list(self.around.values())):
             here = [keys[place] for place in places]
-            scatter = together.get(tuple(here)) or Scatter.stack([found[key] for key in here])
-            off |= {} if self.same_features else moved(here, alike.centers, scatter)
-            for key, doubted in zip(here, doubtful(alike.centers, scatter.outliers).tolist(), strict=True):
+            if not self.same_features:
+                scatter = together.get(tuple(here)) or Scatter.stack([found[key] for key in here])
+                off |= moved(here, alike.centers, scatter)
+            outliers = torch.stack([few[key] for key in here])
+            for key, doubted in zip(here, doubtful(alike.centers, outliers).tolist(), strict=True):
                 self.around[key].judge(found[key], doubted)
         for key, by in sorted(off.items(), key=lambda item: keys.index(item[0])):
             why = f"the data changed between the two passes: the class means moved by {by:.2g} of the spread"

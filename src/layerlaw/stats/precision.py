@@ -1,6 +1,6 @@
 """The precision rule: products in the features' dtype but at least float32; everything small in float64."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from layerlaw.threads import Counted
 # Rows are worked through in chunks whose scratch copy stays below this: on a CPU it then stays in the cache, and wide
 # features need no second copy; a GPU wants few, large kernels.
 CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
+HERE = {"cpu"}  # kinds of devices whose numbers are at hand
 
 
 def full_precision() -> AbstractContextManager[None]:
@@ -159,17 +160,30 @@ def double(values: Tensor) -> Tensor:
     return values.cpu().double() if values.device.type == "mps" else values.double()
 
 
-def take_rows(table: Tensor, index: Tensor) -> Tensor:
-    """Rows of (…, K, d) chosen by (…, n): a fresh (…, n, d)."""
-    if table.dim() == 2 and index.dim() == 1:
-        return torch.index_select(table, 0, index)
-    *batch, K, d = table.shape
+def on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Small numbers on the CPU: by one transfer in float64, where they are on another device, which is waited for once.
+
+    >>> on_host([torch.tensor([3, 4]), torch.tensor(0.5)])
+    [tensor([3, 4]), tensor(0.5000)]
+    """
+    home = next((one.device for one in tensors if one.device.type not in HERE), None)
+    if home is None:
+        return list(tensors)
+    flat = torch.cat([one.reshape(-1).to(home, torch.float64) for one in tensors]).cpu()
+    parts = torch.split(flat, [one.numel() for one in tensors])
+    return [part.view(one.shape).to(one.dtype) for part, one in zip(parts, tensors, strict=True)]
+
+
+def take_rows(table: Tensor, index: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Rows of (…, K, d) chosen by (…, n): (…, n, d), fresh; those that are the same for all entries in the memory `out`."""
     if index.dim() == 1:
-        return table.index_select(-2, index)
+        return torch.index_select(table, -2, index) if out is None else torch.index_select(table, -2, index, out=out)
     # One flat index is an order of magnitude faster than a gather over expanded rows.
+    *batch, K, d = table.shape
     start = K * torch.arange(torch.Size(batch).numel(), device=index.device).reshape(*batch, 1)
     flat = (index + start).expand(*batch, index.shape[-1])
-    return table.reshape(-1, d).index_select(0, flat.reshape(-1)).reshape(*flat.shape, d)
+    found = table.reshape(-1, d).index_select(0, flat.reshape(-1)).reshape(*flat.shape, d)
+    return found
 
 
 def row_chunks(rows: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
@@ -181,3 +195,18 @@ def row_chunks(rows: int, row_bytes: int, device: torch.device) -> Iterator[slic
     step = max(1, CHUNK_BYTES.get(device.type, CHUNK_BYTES["cuda"]) // max(row_bytes, 1))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
+
+
+def whole_blocks(rows: int, block: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
+    """The same of whole blocks of rows that float32 may add up, then what is left; chunks are the blocks where none fits.
+
+    >>> list(whole_blocks(11, 2, 2**20, torch.device("cpu")))
+    [slice(0, 4, None), slice(4, 8, None), slice(8, 10, None), slice(10, 11, None)]
+    """
+    most = next(row_chunks(max(rows, 1), row_bytes, device)).stop
+    block = min(block, most)
+    step, even = most // block * block, rows // block * block
+    for start in range(0, even, step):
+        yield slice(start, min(start + step, even))
+    if even < rows:
+        yield slice(even, rows)

@@ -49,8 +49,11 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
     *batch, n, d = features.shape
     wide = torch.float64 if frame.wide else None
     coordinates, lengths = [], []
+    residual: Tensor | None = None
     for rows in row_chunks(n, 4 * d * torch.Size(batch).numel(), features.device):
-        center = take_rows(frame.means, labels[..., rows])
+        # Chunk after chunk in the same memory: much of it is in the cache of a GPU, as on a CPU all of it is.
+        again = residual if residual is not None and residual.shape[-2] == rows.stop - rows.start else None
+        center = take_rows(frame.means, labels[..., rows], out=again)
         residual = torch.sub(at_least_float32(features[..., rows, :]), center, out=center)
         coordinates.append(frame.basis @ residual.mT)
         lengths.append(torch.linalg.vector_norm(residual, dim=-1, dtype=wide))

@@ -5,7 +5,8 @@ which is much faster than a singular value decomposition, on a GPU above all. Th
 those of s below 1e-3·s₁ have lost more than six of sixteen digits. Where there are such, A is decomposed exactly:
 
 - on a CPU by QR and LAPACK;
-- on a GPU, where a singular value decomposition in float64 takes ten times as long as an eigenvalue decomposition, in steps
+- so too on a GPU where there are few values: their small Gram matrices are decomposed on the CPU;
+- else on a GPU, where a singular value decomposition in float64 takes ten times as long as eigenvalues do, in steps
   (`in_steps`). With U the eigenvectors of A Aᵀ, the rows of Uᵀ A are orthogonal up to the rounding of s₁², and those of the
   large scales, divided by these, are right singular vectors. The others are left without what they have of the former (to
   drop it changes small singular values in the second order only, 1e-20 of them), and are now of size 1e-3·s₁ or less: their
@@ -22,6 +23,8 @@ from torch import Tensor
 
 # Singular values up to this number take no time (of a GPU: they are found for all matrices at once).
 FEW = {"cpu": 200, "cuda": 32}
+LONG = {"cpu": 10**12, "cuda": 256}  # numbers in a row: beyond, QR on a GPU takes one matrix after the other
+SEVERAL = 128  # matrices: the small Gram matrices of more keep a GPU busy
 MANY = 128  # so many of each matrix keep a GPU busy: several matrices gain nothing together
 AT_ONCE = 4  # matrices that a GPU decomposes
 NEARLY_EQUAL = 1e-6  # of the largest eigenvalue: larger ones keep ten digits, and their roots as many
@@ -45,7 +48,12 @@ def right_singular(A: Tensor, *, nine_digits: bool = False, floor: Tensor | None
             s, V, certain = _by_eigenvalues(A)
             if bool(certain.all()):
                 return s, V
-        return _directly(A)
+        if max(A.shape[-2:]) <= LONG["cpu" if cpu else "cuda"] or A.shape[:-2].numel() > SEVERAL:
+            return _directly(A)
+        s, V, certain = _by_eigenvalues(A, at_hand=True)
+        if not bool(certain.all()):
+            s[~certain], V[~certain] = _directly(A[~certain])
+        return s, V
     if not cpu and (r > MANY or torch.Size(A.shape[:-2]).numel() == 1):  # its first step is the one by eigenvalues
         s, V = _each_in_steps(A.reshape(-1, *A.shape[-2:]), None if floor is None else floor.reshape(-1))
         return s.view(*A.shape[:-2], r), V.view(*A.shape[:-2], r, -1)
@@ -67,6 +75,14 @@ def singular_values(A: Tensor) -> Tensor:
 
 def _directly(A: Tensor) -> tuple[Tensor, Tensor]:
     """By QR of the longer side, and a decomposition of the small factor."""
+    if A.device.type != "cpu":  # where QR of several matrices takes squares, which may vanish
+        size = _size(A)
+        s, V = _by_qr(A / size)
+        return s * size.squeeze(-1), V
+    return _by_qr(A)
+
+
+def _by_qr(A: Tensor) -> tuple[Tensor, Tensor]:
     k, d = A.shape[-2:]
     if k > d:
         _, s, V = torch.linalg.svd(torch.linalg.qr(A, mode="r")[1], full_matrices=False)
@@ -76,15 +92,21 @@ def _directly(A: Tensor) -> tuple[Tensor, Tensor]:
     return s, rotation @ Q.mT
 
 
-def _by_eigenvalues(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """By those of the smaller Gram matrix; and whether all of these have their digits (…)."""
+def _by_eigenvalues(A: Tensor, *, at_hand: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """By those of the smaller Gram matrix; and whether all of these have their digits (…).
+
+    `at_hand`: few small matrices, which a CPU decomposes while a GPU would still be told to begin.
+    """
     k, d = A.shape[-2:]
     size = _size(A)
     A = A / size  # its squares neither overflow nor vanish
-    values, vectors = torch.linalg.eigh(A @ A.mT if k <= d else A.mT @ A)  # ascending
+    gram = A @ A.mT if k <= d else A.mT @ A
+    values, vectors = torch.linalg.eigh(gram.cpu() if at_hand else gram)  # ascending
+    certain = values[..., 0] > NEARLY_EQUAL * values[..., -1]
+    values, vectors = values.to(A.device), vectors.to(A.device)
     s, vectors = values.flip(-1).clamp_min(0).sqrt(), vectors.flip(-1).mT
     V = vectors @ A / s.unsqueeze(-1) if k <= d else vectors.contiguous()
-    return s * size.squeeze(-1), V, values[..., 0] > NEARLY_EQUAL * values[..., -1]
+    return s * size.squeeze(-1), V, certain
 
 
 def in_steps(A: Tensor, floor: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:

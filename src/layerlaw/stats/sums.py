@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats.labels import FEW_LABELS, kept_one_hot, one_hot, runs_of
-from layerlaw.stats.precision import at_least_float32, double, row_chunks
+from layerlaw.stats.precision import at_least_float32, double, row_chunks, whole_blocks
 from layerlaw.stats.stacking import SMALL, Key, Pages, side_by_side
 
 MANY_ROWS = 2**16  # of several sites: what is made of no more of them is kept
@@ -105,6 +105,16 @@ class Assignment:
         """Rows in the order of their cells (N,), and where each cell begins in it."""
         blocks = max(1, -(-self.labels.shape[-1] // ROWS_IN_FLOAT32))
         return runs_of(self.cells, self.counts.numel() * blocks)
+
+    def indicators(self, dtype: torch.dtype) -> Tensor:
+        """Of the cells that rows are added into, (1, C, n) where all entries have the same labels, else (B, C, n)."""
+        n, C = self.labels.shape[-1], self.cells_each
+        made: dict[torch.dtype, Tensor] = vars(self).setdefault("_indicators", {})
+        if dtype not in made:
+            with torch.inference_mode(False):  # they may be used outside of one
+                each = self.cells[:n].view(1, n) if self.shared else self.cells.view(-1, n)
+                made[dtype] = one_hot(each % C, C, dtype)
+        return made[dtype]
 
     @property
     def cells_each(self) -> int:
@@ -344,38 +354,27 @@ def _run_sums(sorted_rows: Tensor, runs: Tensor) -> Tensor:
 
 
 def _multiply_out(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Tensor]:
-    """The same by products with indicator rows, of few cells."""
+    """The same by products with indicator rows, of few cells; a chunk of rows takes four calls, all in the same memory."""
     *batch, n = to.labels.shape
     B, d = torch.Size(batch).numel(), rows.shape[-1]
-    C = to.counts.numel() // B
-    lead = to.cells.view(B, n) % C
-    whole: Tensor | None = None
-    lengths = []
-    for part in _whole_blocks(n, 4 * d * B, rows.device):
-        own = to.own.view(B, n)[:, part]
-        near = at_least_float32(rows.view(B, n, d)[:, part]) - reference[own]  # (B, m, d)
-        hot = (lead[:, part].unsqueeze(-2) == torch.arange(C, device=rows.device).unsqueeze(-1)).to(near.dtype)
-        blocks = max(1, near.shape[1] // ROWS_IN_FLOAT32)
-        if blocks > 1:  # one product for all of them: (B, blocks, C, rows) @ (B, blocks, rows, d)
-            hot, by_block = hot.view(B, C, blocks, -1).transpose(1, 2), near.view(B, blocks, -1, d)
-            added = (hot @ by_block).sum(1, dtype=torch.float64)
-        else:
-            added = (hot @ near).double()
-        whole = added if whole is None else whole.add_(added)
-        lengths.append(torch.linalg.vector_norm(near, dim=-1))
-    assert whole is not None
-    return whole.view(B * C, d), (lengths[0] if len(lengths) == 1 else torch.cat(lengths, -1)).reshape(-1)
-
-
-def _whole_blocks(rows: int, row_bytes: int, device: torch.device) -> Iterator[slice]:
-    """Slices of whole blocks of rows that float32 may add up, as many as a chunk of the device holds; then what is left."""
-    most = next(row_chunks(max(rows, 1), row_bytes, device)).stop
-    step = max(1, most // ROWS_IN_FLOAT32) * ROWS_IN_FLOAT32
-    even = rows // ROWS_IN_FLOAT32 * ROWS_IN_FLOAT32
-    for start in range(0, even, step):
-        yield slice(start, min(start + step, even))
-    if even < rows:
-        yield slice(even, rows)
+    C, parts = to.counts.numel() // B, list(whole_blocks(n, ROWS_IN_FLOAT32, 4 * d * B, rows.device))
+    hot = to.indicators(reference.dtype)  # (1 or B, C, n)
+    lengths = reference.new_empty((B, n))
+    room = reference.new_empty((B * max(part.stop - part.start for part in parts), d))
+    added: list[Tensor] = []
+    for part in parts:
+        m = part.stop - part.start
+        blocks = max(1, m // ROWS_IN_FLOAT32)
+        near = room[: B * m]
+        torch.index_select(reference, 0, to.own.view(B, n)[:, part].reshape(-1), out=near)
+        near = near.view(B, m, d)
+        torch.sub(at_least_float32(rows.view(B, n, d)[:, part]), near, out=near)
+        # One product for all blocks: (B, blocks, C, rows) @ (B, blocks, rows, d)
+        own = hot[..., part].view(len(hot), C, blocks, -1).transpose(1, 2)
+        added.append(own @ near.view(B, blocks, -1, d))
+        torch.linalg.vector_norm(near, dim=-1, out=lengths[:, part])
+    whole = (added[0] if len(added) == 1 else torch.cat(added, 1)).sum(1, dtype=torch.float64)
+    return whole.view(B * C, d), lengths.view(-1)
 
 
 def indicators(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor | None:
