@@ -1,8 +1,14 @@
 """One process against two that share the samples, one thread each: `python benchmarks/ranks.py [--rounds 5] [--only WORD]`.
 
-In every round rank 0 first probes all batches alone (`ranks=` a group of itself), then both ranks probe every second batch
-together. Printed are medians of the ratio one : two, by processor time (that of the slower rank, which other users of the
-machine do not change) and by the clock, and the largest relative difference between the two records in any column.
+In every round rank 0 first probes all batches alone (`ranks=` a group of itself). Then both ranks probe every second batch,
+once each for itself at the same time, without a word between them, and once together. Printed are medians of the ratio
+one : two, by processor time of the slower rank and by the clock; in brackets the same ratio of those that do not talk: what
+the machine allows, and what is dealt to nobody (dry run, numbers of the sites), is in it too. The rest is what talking
+costs. And the largest relative difference between the records of one and two in any column.
+
+Processor time is not free of what else runs: two processes share the last cache, the memory and the clock rate of the
+processor with each other and with other users of the machine, and rank 0 alone has them for itself. The first round of
+each case is a warm-up and does not count.
 """
 
 from __future__ import annotations
@@ -78,29 +84,33 @@ def work(rank: int, port: int, rounds: int, images: int, only: str) -> None:
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    alone = dist.new_group([0])
+    alone = [dist.new_group([0]), dist.new_group([1])][rank]
     for name, (network, batches, how) in cases(images).items():
         if only not in name:
             continue
         quiet: dict[str, Any] = {"progress": False, "uncertainty": False, **how}
-        ratios, clocks, apart = [], [], 0.0
+        share = batches[rank::2]
+        ratios, apart = [], 0.0
         for number in range(rounds + 1):  # the first warms up
-            taken = torch.zeros(2, 2, dtype=torch.float64)
             if rank == 0:
                 one, *before = timed(partial(ll.probe, network, batches, ranks=alone, **quiet))
             dist.barrier()
-            two, *after = timed(partial(ll.probe, network, batches[rank::2], **quiet))
-            taken[rank] = torch.tensor(after)
+            _, *silent = timed(partial(ll.probe, network, share, ranks=alone, **quiet))
+            dist.barrier()
+            two, *after = timed(partial(ll.probe, network, share, **quiet))
+            taken = torch.zeros(2, 4, dtype=torch.float64)
+            taken[rank] = torch.tensor([*after, *silent])
             dist.all_reduce(taken)
             if rank == 0 and number:
-                ratios.append(before[0] / float(taken[:, 0].max()))
-                clocks.append(before[1] / float(taken[:, 1].max()))
+                ratios.append([part / slower for part, slower in zip(before * 2, taken.amax(0).tolist(), strict=True)])
                 apart = max(apart, difference(one, two))
         if rank == 0:
-            told = (
-                f"{statistics.median(ratios):.2f} × by processor time, {statistics.median(clocks):.2f} × by the clock"
+            told, clock, limit, limit_clock = map(statistics.median, zip(*ratios, strict=True))
+            processor = f"{told:.2f} × ({limit:.2f}) by processor time"
+            print(
+                f"{name}: {processor}, {clock:.2f} × ({limit_clock:.2f}) by the clock, records {apart:.0e} apart",
+                flush=True,
             )
-            print(f"{name}: {told}, records {apart:.0e} apart", flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

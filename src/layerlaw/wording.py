@@ -314,6 +314,15 @@ def with_error(share: float | None, error: float | None) -> str:
     return percent(share) if error is None else f"{percent(share)[:-1]} ± {100 * error:.1f}%"
 
 
+def error_in_words(error: BaseException) -> str:
+    """An error in a line: its kind and what it says.
+
+    >>> error_in_words(ValueError("no \\n number"))
+    'ValueError: no number'
+    """
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def first_other(here: Any, there: Any) -> tuple[str, str, str]:
     """Two values in words; of tuples the first entries that print differently, and which of them these are.
 

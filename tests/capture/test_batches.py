@@ -310,6 +310,7 @@ def test_the_first_samples_are_cut_on_either_axis_and_are_copies() -> None:
     assert (cut.kwargs["mask"].shape, cut.kwargs["flag"], cut.kwargs["scale"].shape) == ((3,), True, (4,))
     cut.args[0].zero_()
     assert X.abs().sum() > 0
+    assert cut.labels.untyped_storage().nbytes() == cut.labels.nbytes  # other ranks are sent no more than these
 
 
 def test_masks_are_true_at_real_tokens() -> None:

@@ -207,7 +207,8 @@ def test_samples_on_two_ranks_are_counted_of_very_many_about(
         return numbers[:2]
 
     monkeypatch.setattr(module, "gathered", gathered)
-    found = [one.on_several_ranks() for one in (*ranks, ranks[0])][-1]
+    found, beside = [one.on_several_ranks(beside=f"rank {r}") for r, one in enumerate((*ranks, ranks[0]))][-1]
+    assert beside == ["rank 0", "rank 1"]
     assert (ranks[0]._thinned > 0) == (most == 256)
     assert found == overlap if most > 256 else 0.6 * overlap <= found <= 1.4 * overlap
 

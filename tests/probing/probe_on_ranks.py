@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import layerlaw as ll
+from layerlaw.stats import ranks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -110,6 +113,17 @@ def place() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
+@contextmanager
+def counted_calls() -> Iterator[list[None]]:
+    """The collective calls in here, one entry each."""
+    calls, call = [], ranks._call
+    ranks._call = lambda *given: (calls.append(None), call(*given))
+    try:
+        yield calls
+    finally:
+        ranks._call = call
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -121,6 +135,9 @@ def main(folder: Path) -> None:
     model = nn.parallel.DistributedDataParallel(cases()["float32"][0])
     how = {"uncertainty": False, "progress": False, "sites": "layers"}
     ll.probe(model, loader, **how).save(folder / f"distributed sampler {rank}.json")
+    with counted_calls() as calls:
+        ll.probe(cases()["float32"][0], batches(rank, world), **how)
+    (folder / f"calls {rank}.txt").write_text(str(len(calls)))
     sharded().save(folder / f"sharded {rank}.json")
     for name, record in dealt().items():
         record.save(folder / f"dealt, {name} {rank}.json")

@@ -1,10 +1,12 @@
 """Two processes under torchrun give the record of one."""
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,10 @@ import torch
 from probe_on_ranks import IMAGES, LABELS, TARGETS, batches, cases, dealt, probed, sharded
 
 import layerlaw as ll
+from layerlaw.capture import batches as capture_batches
+from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.probing import shards
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "probe_on_ranks.py"
@@ -144,6 +149,34 @@ def test_a_rank_may_lack_a_class_but_not_all_ranks(folder: Path) -> None:
     for rank in range(2):
         assert (folder / f"lacking {rank}.txt").read_text() == str(expected)
         assert "expected samples of all 3 classes, got none of class 2" in (folder / f"empty {rank}.txt").read_text()
+
+
+def test_a_probe_takes_few_collective_calls_of_which_each_costs_a_millisecond_of_the_processor(folder: Path) -> None:
+    assert [(folder / f"calls {rank}.txt").read_text() for rank in range(2)] == ["13", "13"]
+
+
+@pytest.mark.parametrize(("here", "there", "messages"), [(8, 9, 1), (8, 2, 2), (0, 9, 2)])
+def test_samples_are_sent_to_other_ranks_only_where_one_has_too_few(
+    monkeypatch: pytest.MonkeyPatch, here: int, there: int, messages: int
+) -> None:
+    data = Batches([(IMAGES[:here], LABELS[:here])][:here], batch_size=None, batchnorm="running", where="data")
+    other, sent = Batch((IMAGES[60:63],), {}, LABELS[60:63]), []
+
+    def gathered(mine: Any) -> list[Any]:
+        sent.append(mine)
+        return [mine, there if isinstance(mine, int) else other]
+
+    monkeypatch.setattr(capture_batches, "world_size", lambda: 2)
+    for name, value in (("world_size", lambda: 2), ("rank", lambda: 0), ("gathered", gathered)):
+        monkeypatch.setattr(shards, name, value)
+    first = shards.first_batch(data)
+    assert len(sent) == messages
+    assert data.spare is not None
+    expected = IMAGES[:3] if here else IMAGES[60:63]
+    assert torch.equal(data.spare.args[0], expected)
+    assert len(first.labels) == (here or 3)
+    if sent[-1] is data.spare:  # of a batch that is a view of all samples, these alone
+        assert len(pickle.dumps(sent[-1])) < 2 * expected.nbytes
 
 
 def test_the_data_are_split_between_the_ranks() -> None:

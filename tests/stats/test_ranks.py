@@ -73,6 +73,16 @@ def test_ranks_with_different_centers_are_told(found: list[dict]) -> None:
         )
 
 
+@pytest.mark.parametrize("job", ["in a job", "without one"])
+def test_few_numbers_come_to_the_meeting_and_some_need_no_more_messages_than_ranks(found: list[dict], job: str) -> None:
+    for theirs in found:
+        for n, calls in ((5, 1), (1000, 2), (200_000, 2)):
+            added, first, in_calls = theirs[f"{job} {n}"]
+            torch.testing.assert_close(added, 2 * torch.arange(n, dtype=torch.float64) + 1, rtol=0, atol=0)
+            assert first.tolist() == list(range(n))
+            assert in_calls == (calls if job == "in a job" else 1)
+
+
 def test_one_process_is_left_alone() -> None:
     tensor = torch.arange(3.0)
     all_reduce([tensor], [torch.tensor(1.0)])
@@ -86,11 +96,10 @@ def test_a_tensor_that_a_thread_of_the_group_still_holds_is_kept_until_exit(monk
     tensors = [torch.zeros(2) for _ in range(3)]
     sent = iter(tensors)
     monkeypatch.setattr(ranks, "_held", [])
-    monkeypatch.setattr(ranks.dist, "all_reduce", lambda tensor, group=None: None)
     outside = torch.zeros(3)
     monkeypatch.setattr(ranks, "_in_use", lambda tensor: tensor is tensors[0])
     for tensor in sent:
-        ranks._added_up(tensor)
+        ranks._call(lambda: None, tensor)
     assert [id(tensor) for tensor in ranks._held] == [id(tensors[0]), id(tensors[2])]
     answers = iter([True, True, False])
     monkeypatch.setattr(ranks, "_in_use", lambda tensor: next(answers, False))

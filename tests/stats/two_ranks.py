@@ -8,8 +8,8 @@ import torch.distributed as dist
 from statistics_parts import group_sums, scatter_of
 
 from layerlaw.errors import PassError
-from layerlaw.stats import ClassSums, Frame, LeftOut, all_reduce, find_centers, one_hot, project
-from layerlaw.stats.ranks import rank, world_size
+from layerlaw.stats import ClassSums, Frame, LeftOut, all_reduce, find_centers, one_hot, project, ranks
+from layerlaw.stats.ranks import from_first, rank, together, world_size
 
 K, GROUPS = 4, 5
 
@@ -39,6 +39,19 @@ def measured(x, y, groups, decision, weighting: str) -> dict[str, torch.Tensor]:
     }
 
 
+def exchanged(n: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """The sum of n numbers over the ranks, those of the first, and the collective calls that the sum took."""
+    calls, call = [], ranks._call
+    mine = torch.arange(n, dtype=torch.float64) + rank()
+    first = from_first(mine)
+    ranks._call = lambda *given: (calls.append(1), call(*given))
+    try:
+        all_reduce([mine])
+    finally:
+        ranks._call = call
+    return mine, first, len(calls)
+
+
 def main(my_rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meet'}", rank=my_rank, world_size=world)
@@ -55,6 +68,10 @@ def main(my_rank: int, world: int, folder: Path) -> None:
         found["different centers"] = "no error"
     except PassError as error:
         found["different centers"] = str(error)
+    for n in (5, 1000, 200_000):
+        found[f"without one {n}"] = exchanged(n)
+        with together():
+            found[f"in a job {n}"] = exchanged(n)
     torch.save(found, folder / f"found{my_rank}.pt")
     dist.destroy_process_group()
 

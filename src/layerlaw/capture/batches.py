@@ -78,7 +78,7 @@ class Batch:
                 return value[:n].clone()
             return value[:, :n].clone() if value.dim() > 1 and value.shape[1] == size else value.clone()
 
-        return replace(self._each(cut), labels=self.labels[:n])
+        return replace(self._each(cut), labels=self.labels[:n].clone())
 
     def at(self, rows: Tensor) -> Batch:
         """Some of the samples, which lie along the first axis of every tensor that has as many entries there."""
@@ -143,7 +143,7 @@ class Batches:
         self._last: Any = None
         self.on_several = 0  # how many samples other ranks have too
         self.suspect = ""  # why all of them may be on other ranks too, though their inputs differ
-        self.spare: Batch | None = None  # a few samples of another rank, for one that may have none
+        self.spare: Batch | None = None  # a few samples, of another rank where this one has hardly any
         if isinstance(data, Iterator):
             raise self._one_shot(data)
         if isinstance(data, (str, os.PathLike)):

@@ -207,18 +207,18 @@ class Fingerprint:
             alike.setdefault((*(rows for rows, _ in saved["streams"]), saved["samples"]), []).append(r)
         return [ranks for (*rows, _), ranks in alike.items() if len(ranks) > 1 and any(rows)]
 
-    def on_several_ranks(self) -> int:
+    def on_several_ranks(self, beside: Any = None) -> tuple[int, list[Any]]:
         """How many samples more than one rank has (of very many, about), as far as that is sure; before `all_reduce`.
 
         Data may have equal samples: these would be on one rank as often as on several, so that several must have many
-        more of them.
+        more of them. Behind that number what every rank has `beside` its samples, which is sent along.
         """
         most = max(thinned for *_, thinned in self._of_all())
         mine = _thinned(torch.cat(self._seen) if self._seen else torch.zeros(0, dtype=torch.int64), most).cpu()
-        every = gathered((torch.unique(mine), len(mine)))
-        again = sum(n - len(own) for own, n in every)
-        several = int((torch.unique(torch.cat([own for own, _ in every]), return_counts=True)[1] > 1).sum())
-        return several * 2**most if several > 2 * len(every) * again else 0
+        every = gathered((torch.unique(mine), len(mine), beside))
+        again = sum(n - len(own) for own, n, _ in every)
+        several = int((torch.unique(torch.cat([own for own, *_ in every]), return_counts=True)[1] > 1).sum())
+        return several * 2**most if several > 2 * len(every) * again else 0, [one for *_, one in every]
 
     def text(self) -> str:
         """Its kind and 32 characters; waits for the device."""

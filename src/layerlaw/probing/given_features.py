@@ -23,12 +23,12 @@ from layerlaw.measures.at_hand import as_tensor, check_kind
 from layerlaw.probing import recorded
 from layerlaw.probing.classes import ClassChoice
 from layerlaw.probing.run import Options, Prober
-from layerlaw.probing.shards import SAME_ARGUMENTS, check_same_plan
+from layerlaw.probing.shards import check_alike, check_same_plan
 from layerlaw.probing.targets import Targets, classes_or_targets
 from layerlaw.progress import Progress, choose
 from layerlaw.record import Record
 from layerlaw.stats.centers import Weighting
-from layerlaw.stats.ranks import check_alike, measured_together
+from layerlaw.stats.ranks import measured_together
 
 BATCH = 1024  # rows at a time, where features do not fit the memory budget
 NOT_GIVEN = "no logits were given"
@@ -115,7 +115,7 @@ def record_of(
         "seed": seed,
         "linear": linear,
     }
-    check_alike({**asked, "classes": classes, "test": "given" if held_out else "not given"}, SAME_ARGUMENTS)
+    check_alike({**asked, "classes": classes, "test": "given" if held_out else "not given"})
     plan = train.plan(classifier)
     network = _Stored(len(train.layers), None if classifier is None else as_tensor(classifier, "classifier").double())
     how: Any = {"batch_size": BATCH, "batchnorm": "running", "seed": seed, "network": network}

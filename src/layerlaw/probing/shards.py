@@ -30,14 +30,14 @@ from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import warn
 from layerlaw.provenance import DIGEST_BYTES
-from layerlaw.stats.ranks import are_alike, check_alike, from_first, gathered, others_go_on, rank, world_size
-from layerlaw.wording import counted
+from layerlaw.stats.labels import mixed_order
+from layerlaw.stats.ranks import all_reduce, from_first, gathered, rank, world_size
+from layerlaw.wording import counted, first_other
 
 T = TypeVar("T")
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}|(?<=cuda:)\d+")  # what a printed network has of its own on every rank
 SAME_ARGUMENTS = "Give all of them the same model and arguments: only the data are dealt"
 ENOUGH = 3  # samples, for a dry run
-SURPRISES = 20  # labels that do not follow from those before: so many are no accident
 MOST_STATE, MOST_OF_TENSOR, ONE_TENSOR = 2**28, 2**24, 2**12  # bytes of a data set; what a tensor counts for at least
 
 
@@ -45,7 +45,7 @@ MOST_STATE, MOST_OF_TENSOR, ONE_TENSOR = 2**28, 2**24, 2**12  # bytes of a data 
 class Step:
     """One batch: its labels as 0 … K−1 (or targets (n, q)), and the rows that are of measured classes (`None`: all).
 
-    `borrowed`: samples of another rank, which are counted there.
+    `borrowed`: samples that are not counted here, for a rank without any that are.
     """
 
     batch: Batch
@@ -72,14 +72,13 @@ def same_network(
         yield []
         return
     printed = ADDRESS.sub("", repr(network)).splitlines()  # activations, eps: what no parameter tells
-    of_model = {
-        "modules as printed": tuple(map(str.strip, printed)),
-        "buffers": tuple(sorted(dict(network.named_buffers()))),
-    }
-    check_alike({**(asked or {}), **of_model}, SAME_ARGUMENTS)
+    every = dict(network.named_buffers())
+    of_model = {"modules as printed": tuple(map(str.strip, printed)), "buffers": tuple(sorted(every))}
     unused = () if batchnorm == "running" else tuple(_running_statistics(network))
-    buffers = {name: b for name, b in network.named_buffers() if name not in unused and not _elsewhere(b)}
-    weights, differ = _different({name: p for name, p in network.named_parameters() if not _elsewhere(p)}, buffers)
+    buffers = {name: b for name, b in every.items() if name not in unused and not _elsewhere(b)}
+    marks = _marks({name: p for name, p in network.named_parameters() if not _elsewhere(p)}, buffers)
+    alike = check_alike({**(asked or {}), **of_model}, beside=marks)  # a call takes a millisecond of the processor
+    weights, differ = ([], []) if alike else _different(marks)
     _check_same_weights(weights)
     with ExitStack() as stack:
         for name in differ:
@@ -96,6 +95,28 @@ def same_network(
         yield [f"The {which} between the {world_size()} ranks: those of rank 0 were used on all."] if differ else []
 
 
+def check_alike(facts: Mapping[str, Any], beside: Any = None) -> bool:
+    """Raise, on all ranks, where one of these is not the same on all of them: the first, with what two of them have.
+
+    They are compared as printed, by checksums. Gives whether what is `beside` them, asked in the same call, is the same too.
+    """
+
+    def checksum(value: Any) -> str:
+        return sha256([repr(value).encode()])
+
+    known = gathered((checksum(facts), checksum(beside)))
+    differ = any(of_rank[0] != known[0][0] for of_rank in known)
+    marks = gathered({name: checksum(value) for name, value in facts.items()}) if differ else []
+    for name, mine in facts.items():
+        other = next((r for r, of_rank in enumerate(marks) if of_rank[name] != marks[0][name]), None)
+        if other is not None:
+            values = gathered(mine)  # before, checksums: some are long
+            here, there, at = first_other(values[0], values[other])
+            got = f"got {here} on rank 0 and {there} on rank {other}{at}"
+            raise InputError(f"{name}: expected the same on all {world_size()} ranks, {got}. {SAME_ARGUMENTS}.")
+    return all(of_rank[1] == known[0][1] for of_rank in known)
+
+
 def check_same_plan(plan: Plan, classes: Classes | Targets) -> None:
     """Raise where ranks measure other sites or classes: sums of one size would be added up, and mean nothing."""
     if world_size() > 1:
@@ -107,13 +128,17 @@ def check_same_plan(plan: Plan, classes: Classes | Targets) -> None:
             "names of the classes": classes.names,
             "scores": classes.undecided or str(classes.scores),
         }
-        check_alike(facts, SAME_ARGUMENTS)
+        check_alike(facts)
 
 
 def is_sharded(network: nn.Module) -> bool:
     """Whether a forward needs other ranks, because they hold parts of the weights (FSDP, tensor parallel)."""
-    whole = any(type(module).__name__ == "FullyShardedDataParallel" for module in network.modules())
-    return whole or any(_elsewhere(parameter) and not parameter.is_meta for parameter in network.parameters())
+    for module in network.modules():
+        own = module._parameters.values()  # `network.parameters()` would go through all modules once more
+        away = any(one is not None and _elsewhere(one) and not one.is_meta for one in own)
+        if away or type(module).__name__ == "FullyShardedDataParallel":
+            return True
+    return False
 
 
 def forward_along(network: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -151,15 +176,14 @@ def _check_same_weights(differ: list[str]) -> None:
         )
 
 
-def _different(*kinds: Mapping[str, Tensor]) -> list[list[str]]:
-    """Of each kind of tensors the names of those that are not the same on all ranks, or not there on all.
-
-    Of large ones the beginning counts.
-    """
+def _marks(*kinds: Mapping[str, Tensor]) -> list[dict[str, str]]:
+    """Of each kind of tensors a mark of every one, by its name; of large ones the beginning counts."""
     most = [DIGEST_BYTES // max(1, len(kind)) for kind in kinds]
-    mine = [{name: _mark(tensor, n) for name, tensor in kind.items()} for kind, n in zip(kinds, most, strict=True)]
-    if are_alike(mine):
-        return [[] for _ in kinds]
+    return [{name: _mark(tensor, n) for name, tensor in kind.items()} for kind, n in zip(kinds, most, strict=True)]
+
+
+def _different(mine: list[dict[str, str]]) -> list[list[str]]:
+    """Of each kind the names of the tensors whose marks are not the same on all ranks, or not there on all."""
     found = []
     for known in zip(*gathered(mine), strict=True):
         names = dict.fromkeys(name for of_rank in known for name in of_rank)
@@ -203,8 +227,8 @@ def check_dealt(fingerprint: Fingerprint, data: Batches, label: str) -> None:
     if world_size() == 1 or fingerprint.dealt_by_places():
         return
     if not (alike := fingerprint.ranks_alike()):
-        data.on_several = fingerprint.on_several_ranks()
-        data.suspect = _suspect(fingerprint, data)
+        data.on_several, known = fingerprint.on_several_ranks(beside=_order_and_set(fingerprint, data))
+        data.suspect = _suspect(known)
         return
     ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
     times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
@@ -214,15 +238,20 @@ def check_dealt(fingerprint: Fingerprint, data: Batches, label: str) -> None:
     raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
 
 
-def _suspect(fingerprint: Fingerprint, data: Batches) -> str:
-    """In words, that several ranks seem to have the same samples, whose inputs random augmentation made unlike."""
+def _order_and_set(fingerprint: Fingerprint, data: Batches) -> tuple[Any, Any]:
+    """By what ranks may have the same samples, whatever their inputs: marks of the order of labels and of the data set."""
     labels = fingerprint.streams[0] if fingerprint.streams else None
-    mine = None if labels is None else (labels.rows, labels.number)
-    given = None if labels is None else _data_set(data)
+    if labels is None:
+        return None, None
+    mine, given = (labels.rows, labels.number), _data_set(data)
     if given is not None and not given[1]:
         given = (*given, mine)  # some read other samples on every rank without a word of it in their state
-    mixed = labels is not None and mixed_order(torch.cat([one.cpu() for one in fingerprint.labels]))
-    known = gathered((mine if mixed else None, given))
+    mixed = mixed_order(torch.cat([one.cpu() for one in fingerprint.labels])[:LOOKED_AT])
+    return mine if mixed else None, given
+
+
+def _suspect(known: Sequence[tuple[Any, Any]]) -> str:
+    """In words, that several ranks seem to have the same samples, whose inputs random augmentation made unlike."""
     for at, what in enumerate(("{} labels in the same order", "data set, and each of them all of its {} samples")):
         alike: dict[tuple[Any, ...], list[int]] = {}
         for r, one in enumerate(known):
@@ -234,35 +263,6 @@ def _suspect(fingerprint: Fingerprint, data: Batches) -> str:
                 have = f"ranks {' and '.join(map(str, ranks))} have the same {what.format(n)}, though other inputs"
                 return f"{have}, as random augmentation makes them: every sample may be counted {times}"
     return ""
-
-
-def mixed_order(labels: Tensor) -> bool:
-    """Whether labels (n,) are in an order that no other samples have by accident: not sorted, nor one after the other.
-
-    >>> sorted_, in_turn = torch.arange(300) // 100, torch.arange(300) % 3
-    >>> [mixed_order(one) for one in (sorted_, in_turn, in_turn[torch.randperm(300)])]
-    [False, False, True]
-    """
-    values, y = torch.unique(labels[:LOOKED_AT], return_inverse=True)
-    K, n = len(values), len(y)
-    if n < 2 * K:  # numbers to be predicted
-        return n >= SURPRISES
-    # What comes behind a label: the same as the last time, in a sorted order and where classes take turns.
-    order = y[:-1].argsort(stable=True)
-    here, behind = y[:-1][order], y[1:][order]
-    surprises = int(((here[1:] == here[:-1]) & (behind[1:] != behind[:-1])).sum())
-    return surprises >= 2 * K + SURPRISES and _period(y.tolist()) > n // 2
-
-
-def _period(values: Sequence[int]) -> int:
-    """After how many values they repeat themselves (Knuth, Morris, Pratt)."""
-    borders, border = [0], 0
-    for value in values[1:]:
-        while border and value != values[border]:
-            border = borders[border - 1]
-        border += value == values[border]
-        borders.append(border)
-    return len(values) - borders[-1]
 
 
 def _data_set(data: Batches) -> tuple[Any, ...] | None:
@@ -345,9 +345,12 @@ def first_batch(data: Batches) -> Batch:
         sizes = gathered(0 if first is None else len(first.labels))
         if max(sizes) == 0:
             raise DataError(f"{data.where}: expected samples, got none on all {world_size()} ranks.")
-        giver = sizes.index(max(sizes))
-        few = None if first is None or rank() != giver else first.first(ENOUGH)
-        data.spare = gathered(few and replace(few._each(Tensor.cpu), labels=few.labels.cpu()))[giver]
+        few = None if first is None else first.first(ENOUGH)
+        if min(sizes) < ENOUGH:  # some rank needs those of another one
+            giver = sizes.index(max(sizes))
+            sent = None if few is None or rank() != giver else replace(few._each(Tensor.cpu), labels=few.labels.cpu())
+            few = gathered(sent)[giver]
+        data.spare = few
         data.labels = data.labels if sizes[rank()] else None  # there are none to be known
         first = data.spare if sizes[rank()] < ENOUGH else first
     assert first is not None
@@ -362,10 +365,10 @@ def looked_up(classes: Classes | Targets, given: Tensor, batch: Batch, where: st
 
 
 def borrowed(data: Batches, classes: Classes | Targets, device: torch.device | None) -> Step | None:
-    """Samples of another rank for one without any, so that it makes statistics of the same shapes, which add nothing."""
+    """A few samples for a rank that has none to count: its statistics have the same shapes then, and add nothing."""
     if data.spare is None:
         return None
-    batch, where = data.spare.to(device), f"{data.where}, samples of another rank"
+    batch, where = data.spare.to(device), f"{data.where}, samples that are not counted"
     if isinstance(classes, Targets):
         labels = classes.positions(batch.labels, where)[0]
     else:
@@ -383,7 +386,11 @@ class Pace:
 
     def go_on(self, mine: bool) -> bool:
         """Whether there is another forward: this rank's own, or any other's where they keep pace."""
-        return others_go_on(mine) if self.together else mine
+        if not self.together:
+            return mine
+        going = torch.tensor([float(mine)], dtype=torch.float64)
+        all_reduce([going], always=True)
+        return float(going) > 0
 
     def forward_only(self) -> None:
         """A forward for the sake of the others, of which nothing is counted."""

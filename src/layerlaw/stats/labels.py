@@ -1,4 +1,4 @@
-"""Labels: checked once, then one-hot rows and jackknife groups."""
+"""Labels: checked once, then one-hot rows and jackknife groups; whether their order tells samples apart."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from layerlaw.stats.precision import double, row_chunks
 
 FEW_LABELS = 4096  # of one batch: what is made of no more of them is kept
 BLOCK = 1024  # rows that are added up in float32 under several labelings
+SURPRISES = 20  # labels that do not follow from those before: so many are no accident
 RUN = 16  # of a class, on average, one after the other: fewer than a product may add up
 
 
@@ -295,3 +296,32 @@ def deal_groups(labels: Tensor, seen: Tensor, groups: int, order: Tensor | None 
     group[by_class] = place % groups if order is None else order[place % len(order)]
     seen += torch.bincount(labels, minlength=len(seen))
     return group
+
+
+def mixed_order(labels: Tensor) -> bool:
+    """Whether labels (n,) are in an order that no other samples have by accident: not sorted, nor one after the other.
+
+    >>> sorted_, in_turn = torch.arange(300) // 100, torch.arange(300) % 3
+    >>> [mixed_order(one) for one in (sorted_, in_turn, in_turn[torch.randperm(300)])]
+    [False, False, True]
+    """
+    values, y = torch.unique(labels, return_inverse=True)
+    K, n = len(values), len(y)
+    if n < 2 * K:  # numbers to be predicted
+        return n >= SURPRISES
+    # What comes behind a label: the same as the last time, in a sorted order and where classes take turns.
+    order = y[:-1].argsort(stable=True)
+    here, behind = y[:-1][order], y[1:][order]
+    surprises = int(((here[1:] == here[:-1]) & (behind[1:] != behind[:-1])).sum())
+    return surprises >= 2 * K + SURPRISES and _period(y.tolist()) > n // 2
+
+
+def _period(values: Sequence[int]) -> int:
+    """After how many values they repeat themselves (Knuth, Morris, Pratt)."""
+    borders, border = [0], 0
+    for value in values[1:]:
+        while border and value != values[border]:
+            border = borders[border - 1]
+        border += value == values[border]
+        borders.append(border)
+    return len(values) - borders[-1]

@@ -10,7 +10,7 @@ import struct
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
@@ -22,8 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerlaw.errors import InputError, LayerlawError, PassError, RankError
-from layerlaw.files import sha256
-from layerlaw.wording import first_other
+from layerlaw.wording import error_in_words
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -34,6 +33,7 @@ LONGEST = 2000  # bytes of an error that other ranks are told
 # Of a rank that comes to a meeting: whether it failed, numbers that it will add up, bytes that it has.
 STATE = struct.Struct("<?qq")
 TOLD = 512  # bytes that a rank brings to a meeting: what it has is mostly short, and needs no further call
+SMALL = 2**20  # bytes of all ranks that are sent to all and added up there: gloo takes half the processor time for it
 LOOK_EVERY = 1.0  # seconds between looks at whether another rank failed, during a pass
 TOLD_AFTER = 5.0  # seconds after which a rank that failed says so, where the others do not come
 LET_GO = 10.0  # seconds to wait at exit for threads of the group
@@ -107,16 +107,13 @@ def all_reduce(tensors: Sequence[Tensor], digests: Sequence[Tensor] = (), *, alw
     if world_size() == 1:
         return
     device = _device()
-    marks = torch.cat([t.reshape(-1).to(device) for t in digests]) if digests else torch.zeros(0, device=device)
-    everybody = torch.zeros(world_size(), len(marks), dtype=torch.float64, device=device)
-    everybody[rank()] = marks  # each rank fills its own row, so that all see all and decide alike
-    parts = [t.reshape(-1).to(device) for t in tensors]
+    marks, parts = ([t.reshape(-1).to(device) for t in given] for given in (digests, tensors))
+    everybody = torch.zeros(world_size(), sum(map(len, marks)), dtype=torch.float64, device=device)
+    if marks:  # each rank fills its own row, so that all see all and decide alike
+        torch.cat(marks, out=everybody[rank()])
     if _nothing and not always:
         parts = [torch.zeros_like(part) for part in parts]
-    flat = torch.cat([*parts, everybody.reshape(-1)])
-    if _job is not None:
-        _job.meet(flat.numel())
-    _added_up(flat)
+    flat = _sum_of_all(torch.cat([*parts, everybody.reshape(-1)]))
     at = 0
     for t in tensors:
         t.copy_(flat[at : at + t.numel()].reshape(t.shape))
@@ -124,6 +121,20 @@ def all_reduce(tensors: Sequence[Tensor], digests: Sequence[Tensor] = (), *, alw
     everybody = flat[at:].reshape(everybody.shape)
     if not torch.allclose(everybody, everybody[:1].expand_as(everybody), rtol=1e-9, atol=1e-12):
         raise PassError("the ranks measured around different class means: all must probe the same model and sites.")
+
+
+def _sum_of_all(flat: Tensor) -> Tensor:
+    """The sum of numbers (n,) over all ranks; few of them are brought to the meeting itself."""
+    if _job is not None:
+        few = flat.cpu().numpy().tobytes() if flat.nbytes <= TOLD - STATE.size else b""
+        known = _job.meet(flat.numel(), content=few)
+        if few:
+            rows = [torch.from_numpy(row[: len(few)].copy()).view(flat.dtype) for *_, row in known]
+            return torch.stack(rows).sum(0).to(flat.device)
+    if flat.nbytes * world_size() <= SMALL:
+        return torch.stack(_of_all(flat)).sum(0)
+    _call(lambda: dist.all_reduce(flat, group=_group), flat)
+    return flat
 
 
 def gathered(mine: T) -> list[T]:
@@ -146,29 +157,9 @@ def _told(content: bytes, size: int = 0, *, failed: bool = False) -> list[Told]:
 
 
 def _rows(mine: bytes, width: int) -> list[Any]:
-    """So many first bytes of what every rank has, in one collective call: each fills its own row, zeros fill the rest."""
-    rows, own = torch.zeros(world_size(), width, dtype=torch.uint8, device=_device()), bytearray(mine[:width])
-    if own:
-        rows[rank(), : len(own)] = torch.frombuffer(own, dtype=torch.uint8)
-    _added_up(rows)
-    return list(rows.cpu().numpy())
-
-
-def are_alike(mine: Any) -> bool:
-    """Whether all ranks have the same, as printed; they exchange a checksum."""
-    return len(set(gathered(sha256([repr(mine).encode()])))) == 1
-
-
-def check_alike(facts: Mapping[str, Any], cure: str) -> None:
-    """Raise, on all ranks, where one of these is not the same on all of them: the first, with what two of them have."""
-    marks = [] if are_alike(facts) else gathered({k: sha256([repr(value).encode()]) for k, value in facts.items()})
-    for name, mine in facts.items():
-        other = next((r for r, of_rank in enumerate(marks) if of_rank[name] != marks[0][name]), None)
-        if other is not None:
-            known = gathered(mine)  # before, checksums: some are long
-            here, there, at = first_other(known[0], known[other])
-            got = f"got {here} on rank 0 and {there} on rank {other}{at}"
-            raise InputError(f"{name}: expected the same on all {world_size()} ranks, {got}. {cure}.")
+    """So many first bytes of what every rank has, in one collective call; zeros fill the rest."""
+    own = torch.frombuffer(bytearray(mine[:width].ljust(width, b"\0")), dtype=torch.uint8)
+    return [row.cpu().numpy() for row in _of_all(own.to(_device()))]
 
 
 def from_first(tensor: Tensor) -> Tensor:
@@ -176,19 +167,10 @@ def from_first(tensor: Tensor) -> Tensor:
     if world_size() == 1:
         return tensor
     content = tensor.detach().contiguous().reshape(-1).view(torch.uint8).to(_device(), copy=True)
-    if rank() != 0:
-        content.zero_()
     if _job is not None:
         _job.meet(content.numel())
-    _added_up(content)
+    _call(lambda: dist.broadcast(content, dist.get_process_group_ranks(_group)[0], group=_group), content)
     return content.to(tensor.device).view(tensor.dtype).reshape(tensor.shape)
-
-
-def others_go_on(mine: bool) -> bool:
-    """Whether any rank goes on; all ranks must say whether they do."""
-    going = torch.tensor([float(mine)], dtype=torch.float64)
-    all_reduce([going], always=True)
-    return float(going) > 0
 
 
 def _device() -> torch.device:
@@ -199,15 +181,22 @@ def _device() -> torch.device:
 _held: list[Tensor] = []
 
 
-def _added_up(tensor: Tensor) -> None:
-    """Add a tensor up over all ranks, in place; that another process is gone, or does not answer, is an error of ours.
+def _of_all(mine: Tensor) -> list[Tensor]:
+    """The tensors of all ranks, of one shape."""
+    every = [torch.empty_like(mine) for _ in range(world_size())]
+    _call(lambda: dist.all_gather(every, mine, group=_group), mine, *every)
+    return every
 
-    Threads of gloo let go of it some time after the call. Whoever lets go last deletes it, for which a thread needs the
-    interpreter: one that comes while the interpreter ends would abort the process. So the tensor is held until then.
+
+def _call(collective: Callable[[], Any], *tensors: Tensor) -> None:
+    """Exchange tensors; that another process is gone, or does not answer, is an error of ours.
+
+    Threads of gloo let go of them some time after the call. Whoever lets go last deletes one, for which a thread needs the
+    interpreter: one that comes while the interpreter ends would abort the process. So the tensors are held until then.
     """
-    _held[:] = [*filter(_in_use, _held), tensor]
+    _held[:] = [*filter(_in_use, _held), *tensors]
     try:
-        dist.all_reduce(tensor, group=_group)
+        collective()
     except RuntimeError as error:
         said = " ".join(str(error).split())[:300]
         why = "another process of this job is gone or does not answer; look at what it said"
@@ -285,7 +274,9 @@ class _Job:
         known = _told(content, size, failed=error is not None)
         if failed := [r for r, (bad, *_) in enumerate(known) if bad]:
             self.over = True
-            mine = b"" if error is None or isinstance(error, RankError) else in_words(error).encode("utf-8", "replace")
+            mine = (
+                b"" if error is None or isinstance(error, RankError) else error_in_words(error).encode(errors="replace")
+            )
             said = [row.tobytes().rstrip(b"\0").decode("utf-8", "ignore") for row in _rows(mine, LONGEST)]
             if error is None:
                 told = [f"rank {r}: {said[r]}" for r in failed if said[r]] or [f"rank {failed[0]}"]
@@ -299,9 +290,9 @@ class _Job:
         """Let the others know that this rank failed."""
         if self._store is not None and not isinstance(error, RankError):
             with suppress(Exception):
-                self._store.set(self._key, f"rank {rank()}: {in_words(error)}")
+                self._store.set(self._key, f"rank {rank()}: {error_in_words(error)}")
         # Others that wait for this one inside a forward (FSDP) come when their own time is up, or never.
-        words = f"layerlaw: rank {rank()} failed and waits for the others to hear of it. {in_words(error)}"
+        words = f"layerlaw: rank {rank()} failed and waits for the others to hear of it. {error_in_words(error)}"
         late = Timer(TOLD_AFTER, print, (words,), {"file": sys.stderr, "flush": True})
         late.daemon = True
         late.start()
@@ -331,11 +322,6 @@ def _patience() -> float:
     if not found > 0:
         raise InputError(f"{PATIENCE}: expected a number of seconds, got {given!r}.")
     return found
-
-
-def in_words(error: BaseException) -> str:
-    """An error in a line: its kind and what it says."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def look_at_others() -> None:
