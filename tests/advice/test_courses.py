@@ -70,7 +70,9 @@ def test_seeds_are_drawn_as_mean_and_range_and_shaded_where_all_are_terminal() -
     assert mismatch.panels[0].shaded == (8, 16)
     assert "Curves: the mean over the trainings, with their range." in mismatch.caption
     never = replace(late, accuracy={"train": (0.5,) * 5, "test": TESTED})
-    assert course_report([course(), never]).sheets[0].panels[0].shaded is None
+    for sheet in course_report([course(), never]).sheets:
+        assert sheet.panels[0].shaded is None
+        assert sheet.caption.endswith("train accuracy was measured in all trainings of a panel.")
     alone = course_report(never).sheets[0]
     assert alone.panels[0].shaded is None
     assert alone.caption.endswith("Nothing is shaded: no epoch after 99.5% train accuracy was measured.")

@@ -321,7 +321,7 @@ def test_features_that_are_overwritten_are_told_and_copied_in_the_recording():
     assert not passed(None).overwritten
     held = passed(watch.overwritten)
     features = held.unchanged()
-    assert {name: of_site.sum() for name, of_site in features.items()} == watch.sums
+    assert {name: of_site.sum(dtype=torch.float64) for name, of_site in features.items()} == watch.sums
     assert bool((features["0"] < 0).any())  # as the layer gave them
     assert bool((features["1"] >= 0).all())
 
@@ -352,3 +352,25 @@ def test_features_that_are_overwritten_unseen_are_not_taken_from_a_recording(mon
     assert (StandIn.made, StandIn.replays) == (1, 1)  # its features have other sums
     monkeypatch.setattr(replay, "FEW", 10**9)
     assert values(found) == values(probed(model(), sites=["0", "2"]))
+
+
+class ScalesUnseen(nn.Module):
+    """Overwrites its input in a way that torch does not count."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.data.mul_(torch.linspace(0.1, 1, x.shape[1]).to(x.dtype))
+        return x
+
+
+def test_sums_of_half_precision_do_not_overflow(monkeypatch, on_cpu):
+    def found():
+        torch.manual_seed(0)
+        n = BATCHES * SIZE
+        y = torch.arange(n) % 4
+        x = torch.randn(n, 6, generator=torch.Generator().manual_seed(1)) + 20 * y[:, None] + 20
+        model = nn.Sequential(nn.Linear(6, 400), nn.Softplus(), ScalesUnseen(), nn.Linear(400, 4)).half().eval()
+        return values(probed(model, (x.half(), y), sites=["0", "1"], uncertainty=False))
+
+    by_recording = found()
+    monkeypatch.setattr(replay, "FEW", 10**9)
+    assert by_recording == found()

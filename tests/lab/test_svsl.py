@@ -185,6 +185,19 @@ def test_a_rule_takes_the_logits_and_leaves_out_what_cannot_learn() -> None:
     torch.testing.assert_close(frozen(net(x), y), direct([F.relu(b), logits], y, 0.3, "authors"), **TIGHT)
 
 
+def test_a_first_batch_of_one_sample_asks_for_an_example() -> None:
+    x, y = batch()
+    model = network()
+    loss = ll.SVSL(model, alpha=1.0)
+    with pytest.raises(
+        CaptureError, match=r"2 samples in the first forward \(dry run\), got 1\. Pass a few inputs as example="
+    ):
+        loss(model(x[:1]), y[:1])
+    loss = ll.SVSL(model, alpha=1.0, example=x)
+    logits = model(x[:1])
+    torch.testing.assert_close(loss(logits, y[:1]), F.cross_entropy(logits, y[:1]))
+
+
 def test_a_first_site_without_gradient_is_told_once() -> None:
     net, (x, y) = network(), batch()
     loss = ll.SVSL(net, alpha=0.3, first="conv1", reduction="authors")

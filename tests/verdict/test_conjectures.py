@@ -43,7 +43,7 @@ def test_the_terminal_phase_begins_after_the_threshold() -> None:
     verdicts = check_conjectures(never)
     assert [v.holds for v in verdicts] == [None] * 4
     reached = "no epoch of the terminal phase was measured: train accuracy reached 50.00%; the threshold is 99.50%"
-    assert all(f"{reached} (training_course(…, threshold=…) changes it)." in v.sentence for v in verdicts)
+    assert all(f"{reached} (threshold=… changes it)." in v.sentence for v in verdicts)
     (late, *_) = check_conjectures(course(right=(0.5, 0.5, 0.5, 0.9, 0.996)))
     assert "train accuracy reached 99.60%, first at epoch 16, the last one measured; the threshold" in late.sentence
 

@@ -226,7 +226,7 @@ def course_sheets(arms: Arms) -> list[Sheet]:
     accuracy = [course_panel(title, every, found) for title, found in panels.items()]
     left_out = max((len(some[0].sites) for some in arms.values()), default=0) - MOST_CURVES
     few = f"{MOST_CURVES} of {MOST_CURVES + left_out} layers are drawn." if left_out > 0 else ""
-    how = spread_words(every, len(every) > len(arms))
+    how = spread_words(every, mismatch, len(every) > len(arms))
     return [
         Sheet(
             "Mismatch of the nearest class center over training",
@@ -235,17 +235,23 @@ def course_sheets(arms: Arms) -> list[Sheet]:
             " ".join(filter(None, (MISMATCH, zero_words(mismatch), few, how))),
             share_y=True,
         ),
-        Sheet("Accuracy over training", accuracy, max(1, len(accuracy)), how),
+        Sheet(
+            "Accuracy over training",
+            accuracy,
+            max(1, len(accuracy)),
+            spread_words(every, accuracy, len(every) > len(arms)),
+        ),
     ]
 
 
-def spread_words(courses: Sequence[TrainingCourse], seeds: bool) -> str:
+def spread_words(courses: Sequence[TrainingCourse], panels: Sequence[Panel], seeds: bool) -> str:
     """What is shaded, and what the curves are where there are several seeds."""
     limits = {course.threshold for course in courses}
     limit = f"{percent(min(limits))} train accuracy" if len(limits) == 1 else "the threshold"
-    phase = f"Shaded: the terminal phase, from {limit} on{', in all trainings of a panel' * (len(courses) > 1)}."
-    if courses and not any(course.terminal for course in courses):
-        phase = f"Nothing is shaded: no epoch after {limit} was measured."
+    of_all = " in all trainings of a panel" * (len(courses) > 1)
+    phase = f"Shaded: the terminal phase, from {limit} on{',' * bool(of_all)}{of_all}."
+    if courses and not any(panel.shaded for panel in panels):
+        phase = f"Nothing is shaded: no epoch after {limit} was measured{of_all}."
     return f"Curves: the mean over the trainings, with their range. {phase}" if seeds else phase
 
 

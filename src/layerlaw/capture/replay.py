@@ -52,7 +52,7 @@ class Passed:
         held = features.clone(memory_format=torch.contiguous_format) if apart else features
         self._held[site] = held, -1 if held.is_inference() else held._version
         if self._sums:
-            self.sums[site] = held.sum()
+            self.sums[site] = _told(held)
 
     @property
     def overwritten(self) -> frozenset[Site]:
@@ -205,8 +205,13 @@ class Replays:
 
     def _same_features(self, features: Features) -> bool:
         """Whether they have the sums of those that passed in the forward; each site by one number."""
-        known, found = self._sums, {site: features[site].sum() for site in self._sums}
+        known, found = self._sums, {site: _told(features[site]) for site in self._sums}
         return not known or torch.equal(torch.stack(list(known.values())), torch.stack(list(found.values())))
+
+
+def _told(features: Tensor) -> Tensor:
+    """Their sum, in float64: those of half precision would be infinite."""
+    return features.sum(dtype=torch.float64)
 
 
 def repeats(network: nn.Module) -> bool:

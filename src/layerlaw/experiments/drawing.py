@@ -15,7 +15,7 @@ from layerlaw.wording import counted
 
 LOSS = "last epoch's loss"
 LOSS_NOTE = (
-    "Last epoch's loss: the running mean during the last epoch of training. Rows called training-loss are measured after "
+    "Last epoch's loss: the running mean during the last epoch of training. Rows called train-loss are measured after "
     "training, in eval mode."
 )
 EVAL_TITLE = "The same networks in eval mode"

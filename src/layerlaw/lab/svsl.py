@@ -271,6 +271,9 @@ class SVSL(nn.Module):
             raise CaptureError(
                 "expected the model to be called with a tensor whose first axis are the samples, got none."
             )
+        if len(first) < 2:
+            cure = "Pass a few inputs as example=… where batches are that small"
+            raise CaptureError(f"expected at least 2 samples in the first forward (dry run), got {len(first)}. {cure}.")
         batch = Batch(args, kwargs, torch.zeros(len(first), dtype=torch.long))
         with _unheard(network):
             self._plan: Plan = plan_sites(network, batch, self._choice, self._reduce)

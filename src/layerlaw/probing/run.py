@@ -311,7 +311,8 @@ class GroupedProbe:
             instead(prober, state, split, self.reference)
             return
         first_pass(prober, state)
-        _leave(state, second_pass(prober, state, self.reference), split, prober.network)
+        network = prober.network if self.reference is None else None  # of which test data need not tell again
+        _leave(state, second_pass(prober, state, self.reference), split, network)
         if state.sample is not None and (read := state.sample.features(prober.plan.reads)) is not None:
             split.read = read
 

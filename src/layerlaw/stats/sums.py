@@ -361,7 +361,7 @@ def _multiply_out(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tens
     hot = to.indicators(reference.dtype)  # (1 or B, C, n)
     lengths = reference.new_empty((B, n))
     room = reference.new_empty((B * max(part.stop - part.start for part in parts), d))
-    added: list[Tensor] = []
+    whole: Tensor | None = None
     for part in parts:
         m = part.stop - part.start
         blocks = max(1, m // ROWS_IN_FLOAT32)
@@ -371,9 +371,10 @@ def _multiply_out(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tens
         torch.sub(at_least_float32(rows.view(B, n, d)[:, part]), near, out=near)
         # One product for all blocks: (B, blocks, C, rows) @ (B, blocks, rows, d)
         own = hot[..., part].view(len(hot), C, blocks, -1).transpose(1, 2)
-        added.append(own @ near.view(B, blocks, -1, d))
+        more = (own @ near.view(B, blocks, -1, d)).sum(1, dtype=torch.float64)
+        whole = more if whole is None else whole.add_(more)
         torch.linalg.vector_norm(near, dim=-1, out=lengths[:, part])
-    whole = (added[0] if len(added) == 1 else torch.cat(added, 1)).sum(1, dtype=torch.float64)
+    assert whole is not None
     return whole.view(B * C, d), lengths.view(-1)
 
 

@@ -373,7 +373,7 @@ def _nothing_to_compare(courses: Sequence[TrainingCourse]) -> str:
     if course is None:
         return "there are not two mismatches to compare"
     reached = max((right for right in course.accuracy["train"] if right is not None), default=None)
-    at, change = percent(course.threshold, 2), "training_course(…, threshold=…) changes it"
+    at, change = percent(course.threshold, 2), "threshold=… changes it"
     came = "train accuracy is not known" if reached is None else f"train accuracy reached {percent(reached, 2)}"
     if course.interpolation is not None:
         came += f", first at epoch {course.interpolation}, the last one measured"

@@ -130,15 +130,15 @@ def run(setting: Setting) -> Outcome:
         shown += [one.course for some in arms.values() for one in some]
         lines += _lines(about, arms, setting.seeds())
     columns = ("task", "training", "seed", "interpolation epoch", "metric there", "metric at the end", "train acc.")
-    shade = spread_words(shown, len(setting.seeds()) > 1)
+    over_mismatch, over_metrics = (spread_words(shown, some, len(setting.seeds()) > 1) for some in (mismatch, metrics))
     sheets = [
         Sheet(
             "Mismatch of the nearest class center over fine-tuning, training sentences",
             mismatch,
             2,
-            f"{zero_words(mismatch)} {shade}".lstrip(),
+            f"{zero_words(mismatch)} {over_mismatch}".lstrip(),
         ),
-        Sheet("The task's metric on dev sentences", metrics, 2, shade),
+        Sheet("The task's metric on dev sentences", metrics, 2, over_metrics),
     ]
     notes += [] if setting.quick else [STAND_IN, f"SST-2: {MOST:,} of 67,349 training sentences."]
     return Outcome("svsl_sentences", TITLE, rows, sheets, [Table("Every fine-tuning", columns, lines)], notes)
