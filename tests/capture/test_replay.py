@@ -374,3 +374,14 @@ def test_sums_of_half_precision_do_not_overflow(monkeypatch, on_cpu):
     by_recording = found()
     monkeypatch.setattr(replay, "FEW", 10**9)
     assert by_recording == found()
+
+
+def test_batches_that_always_have_another_shape_are_soon_not_watched_any_more(monkeypatch, on_cpu):
+    watched = []
+    add = replay.Passed.add
+    monkeypatch.setattr(replay.Passed, "add", lambda *given: (watched.append(given[1]), add(*given))[1])
+    x, y = data()
+    cuts = [3 + i % 2 for i in range(40)]
+    batches = list(zip(x[: sum(cuts)].split(cuts), y[: sum(cuts)].split(cuts), strict=True))
+    record = ll.probe(network(), batches, progress=False, uncertainty=False)
+    assert 0 < len(watched) <= replay.SHAPES * len(record.sites)

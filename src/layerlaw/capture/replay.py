@@ -29,6 +29,7 @@ Collect = Callable[[Batch], tuple[Any, Features]]
 RECORDED = {"cuda"}  # the kinds of devices where forwards are
 FEW = 12  # batches, which do not pay for the recording
 WARM = 1  # batches of one shape before it: kernels are chosen and memory is taken in them
+SHAPES = 8  # so many times a batch may have another shape than the one before it; then no forward is watched any more
 INPUTS = 2**24  # bytes of the inputs of a batch: larger ones keep a GPU busy
 FEATURES = 2**29  # bytes of the features of all sites in a batch, which are held together
 
@@ -52,7 +53,7 @@ class Passed:
         held = features.clone(memory_format=torch.contiguous_format) if apart else features
         self._held[site] = held, -1 if held.is_inference() else held._version
         if self._sums:
-            self.sums[site] = _told(held)
+            self.sums[site] = held.sum(dtype=torch.float64)  # that of half precision would be infinite
 
     @property
     def overwritten(self) -> frozenset[Site]:
@@ -120,7 +121,7 @@ class Replays:
         self._open = batches is not None and batches >= FEW and plan.steady and not plan.overwrites_input
         self._open = self._open and world_size() == 1 and repeats(network)
         self._shape: Hashable = None
-        self._seen = 0
+        self._seen = self._shapes = 0
         self._known: tuple[Batch, Tensor] | None = None  # a batch of that shape, and its output
         self._watch: Passed | None = None  # what is seen of the features of a forward that is run as it is
         self._copied: frozenset[Site] | None = None  # sites that something overwrote in it; `None`: not known
@@ -134,8 +135,8 @@ class Replays:
         shape = tuple((tuple(tensor.shape), tensor.dtype, tensor.stride()) for tensor in batch.tensors())
         if self._recording is None:
             self._seen = self._seen + 1 if shape == self._shape else 1
-            self._shape = shape
-            if not self._small(batch):
+            self._shape, self._shapes = shape, self._shapes + (shape != self._shape)
+            if self._shapes > SHAPES or not self._small(batch):
                 self._open = False
             elif self._seen > WARM:
                 self._recording = self._recorded(batch, collect)
@@ -205,13 +206,8 @@ class Replays:
 
     def _same_features(self, features: Features) -> bool:
         """Whether they have the sums of those that passed in the forward; each site by one number."""
-        known, found = self._sums, {site: _told(features[site]) for site in self._sums}
+        known, found = self._sums, {site: features[site].sum(dtype=torch.float64) for site in self._sums}
         return not known or torch.equal(torch.stack(list(known.values())), torch.stack(list(found.values())))
-
-
-def _told(features: Tensor) -> Tensor:
-    """Their sum, in float64: those of half precision would be infinite."""
-    return features.sum(dtype=torch.float64)
 
 
 def repeats(network: nn.Module) -> bool:
