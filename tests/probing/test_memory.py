@@ -82,6 +82,16 @@ class Titles:
         yield from items
 
 
+@pytest.fixture
+def nothing_before() -> Iterator[None]:
+    """What there is already, of other tests too, is not gone through: that takes a second each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("nothing_before")
 @pytest.mark.parametrize(
     "how", [{}, {"test": TEST}, {"null": True}, {"uncertainty": True, "test": TEST}, {"linear": True}]
 )
@@ -98,6 +108,7 @@ def test_what_earlier_groups_of_sites_held_is_let_go(how: dict[str, Any]) -> Non
         )  # the class means of one site; before the first are those of nothing
 
 
+@pytest.mark.usefixtures("nothing_before")
 def test_sites_that_fit_whole_are_let_go_before_others_are_measured_in_slices() -> None:
     seen, model = Titles(), nn.Sequential(*network(depth=2)[:-1], nn.Linear(30, 4 * WIDTH), nn.Linear(4 * WIDTH, K))
     probe(model, memory_gib=2.1 * SITE, sites=["1", "4", "6"], test=TEST, progress=seen)
