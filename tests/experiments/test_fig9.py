@@ -77,7 +77,7 @@ def test_sheets_and_tables(quick: Quick) -> None:
     assert [len(sheet.panels) for sheet in quick.outcome.sheets] == [4, 4, 1]
     assert {len(series.x) for series in quick.outcome.sheets[2].panels[0].series} == {20}
     assert "last epoch's loss" in quick.table("Every network").columns
-    assert "training-loss are measured after training, in eval mode" in quick.table("Every network").note
+    assert "train-loss are measured after training, in eval mode" in quick.table("Every network").note
     assert [row[0] for row in quick.table("Every network").rows] == [
         "standard",
         "frozen",
