@@ -110,6 +110,8 @@ def test_what_is_worked_out_while_a_gpu_is_busy_is_the_same(monkeypatch: pytest.
     monkeypatch.setattr(run, "about_model", lambda network: asked.append(1) or about(network))
     found = ll.probe(model, given, batch_size=40, progress=False)
     assert asked == [1]
+    ll.probe(model, given, test=given, null=True, batch_size=40, progress=False)
+    assert asked == [1, 1]  # not again for test data and the untrained network
     for a, b in zip(found.sites, expected.sites, strict=True):
         assert (a.values, a.by_class, a.plane) == (b.values, b.by_class, b.plane)
     apart = ("created", "seconds")

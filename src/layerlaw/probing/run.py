@@ -311,7 +311,7 @@ class GroupedProbe:
             instead(prober, state, split, self.reference)
             return
         first_pass(prober, state)
-        network = prober.network if self.reference is None else None  # of which test data need not tell again
+        network = prober.network if self.plane else None  # of which the training data tell, and no others
         _leave(state, second_pass(prober, state, self.reference), split, network)
         if state.sample is not None and (read := state.sample.features(prober.plan.reads)) is not None:
             split.read = read
@@ -378,8 +378,8 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split, ne
             planes = state.sample.planes() if state.turn else state.sample.planes_later()
         state.fingerprint.all_reduce()
         split.fingerprint, split.samples = state.fingerprint.text(), state.fingerprint.samples_text()
-        if network is not None and state.meanwhile is not None:
-            split.about_model = about_model(network)
+        if state.meanwhile is not None:
+            split.about_model = {} if network is None else about_model(network)
             bring_ahead(second.around.values() if isinstance(second, SecondPass) else ())
     split.planes |= {site: planes[site.name] for site in state.sites if site.name in planes}
     with full_precision():
