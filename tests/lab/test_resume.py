@@ -187,6 +187,17 @@ def test_the_folder_of_another_sweep_is_left_alone_and_the_difference_told(
     assert files_of(tmp_path) == before
 
 
+def test_seeds_may_come_one_after_the_other(tmp_path: Path) -> None:
+    (first,) = quiet([BASE], folder=tmp_path)
+    (second,) = quiet([replace(BASE, seed=BASE.seed + 1)], folder=tmp_path)
+    both = quiet(BASE.grid(seed=(BASE.seed, BASE.seed + 1)), folder=tmp_path, progress=_nothing_is_trained)
+    assert [run.losses for run in both] == [first.losses, second.losses]
+
+
+def _nothing_is_trained(items: Any, label: str, total: int | None) -> Any:
+    raise AssertionError(label)
+
+
 def test_a_part_of_an_unfinished_sweep_is_trained_by_itself(tmp_path: Path) -> None:
     recipes = BASE.grid(seed=(1, 2))
 

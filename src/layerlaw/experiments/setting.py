@@ -21,6 +21,7 @@ from layerlaw.experiments.runs import Runs
 from layerlaw.files import check_room, json_safe, made_folder, write_json
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
 from layerlaw.lab.engines import Engine
+from layerlaw.lab.networks import Precision
 from layerlaw.packed import read_sealed_npz, write_npz
 from layerlaw.progress import Progress
 
@@ -67,6 +68,10 @@ class Setting:
     def epochs(self, full: int = 600, quick: int = 60) -> int:
         """Epochs of training."""
         return quick if self.quick else full
+
+    def on_gpu(self, precision: Precision | None) -> Precision | None:
+        """This precision for recipes that are trained on a GPU; on a CPU, some of which die of bf16, none."""
+        return precision if torch.device(self.device).type == "cuda" else None
 
     def note(self, words: str, *, quick: bool = True) -> list[str]:
         """A note of quick runs alone, or of full runs alone."""

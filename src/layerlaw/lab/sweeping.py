@@ -246,8 +246,9 @@ def _found(place: Path, wanted: Sequence[Member], template: Job) -> tuple[dict[s
         elif all(key in members for key in part.keys):
             going = [members[key] for key in part.keys]
             jobs.append(replace(template, members=going, file=file, begun=part.epoch))
-    if files and len(others) == len(files):
-        difference = _difference(others, [member.recipe for member in wanted])
+    recipes = [member.recipe.to_dict() for member in wanted]
+    if files and len(others) == len(files) and not _of_other_seeds(others, recipes):
+        difference = _difference(others, recipes)
         raise DataError(
             f"{place}: expected an empty folder or one of this sweep. It holds another one ({difference}). "
             "Choose another folder."
@@ -255,13 +256,19 @@ def _found(place: Path, wanted: Sequence[Member], template: Job) -> tuple[dict[s
     return done, [job for job in jobs if not any(member.key in done for member in job.members)]
 
 
-def _difference(others: Sequence[Checkpoint], recipes: Sequence[Recipe]) -> str:
+def _of_other_seeds(others: Sequence[Checkpoint], recipes: Sequence[dict[str, Any]]) -> bool:
+    """Whether a recipe of this sweep is there with another seed: seeds may come one after the other."""
+    here = [{**recipe, "seed": None} for recipe in recipes]
+    return any(r not in recipes and {**r, "seed": None} in here for part in others for r in part.recipes)
+
+
+def _difference(others: Sequence[Checkpoint], recipes: Sequence[dict[str, Any]]) -> str:
     """Which fields of the recipe are others, in words: of the two recipes, one there and one here, most alike."""
 
     def fields(recipe: dict[str, Any]) -> dict[str, Any]:
         return {**recipe["network"], **{name: value for name, value in recipe.items() if name != "network"}}
 
-    pairs = product([r for part in others for r in part.recipes], [recipe.to_dict() for recipe in recipes])
+    pairs = product([r for part in others for r in part.recipes], recipes)
     differing = [
         [f"{k} {there.get(k)} there, {here[k]} here" for k in here if there.get(k) != here[k]]
         for there, here in ((fields(there), fields(here)) for there, here in pairs)

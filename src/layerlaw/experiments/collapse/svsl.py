@@ -20,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from layerlaw.advice.courses import ENDS, course_ends, course_panel, course_series, course_sheets, example_tables
 from layerlaw.advice.penalty_search import PenaltySearch, svsl_search
 from layerlaw.errors import MissingExtraError
@@ -228,7 +226,7 @@ def _recipe(setting: Setting, about: Published, images: Samples) -> Recipe:
     changes: dict[str, Any] = {"inputs": images.inputs.shape[1], **(QUICK_SHAPE if setting.quick else {})}
     network = Architecture.named("resnet18" if setting.quick else about.network, **changes)
     how: dict[str, Any] = {"optimizer": "momentum", "learning_rate": about.rate, "batch_size": 128}
-    how["precision"] = about.precision if torch.device(setting.device).type == "cuda" else None
+    how["precision"] = setting.on_gpu(about.precision)
     if setting.quick:
         how |= (
             {"learning_rate": 0.02, "batch_size": 10}

@@ -112,7 +112,7 @@ def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPl
         optimizer="momentum",
         learning_rate=0.1,
         epochs=setting.epochs(plan.epochs, QUICK.epochs),
-        precision="bf16" if torch.device(setting.device).type == "cuda" else None,
+        precision=setting.on_gpu("bf16"),
     )
     cells = {}
     for case in plan.cases:  # one after the other: what was read survives the networks

@@ -158,8 +158,9 @@ def fig8(setting: Setting) -> Outcome:
     The CIFAR form. The paper: the law holds of densely connected networks with the block as the module. Points: the
     output of the first convolution and of each of the four dense blocks, in front of the transition; the raw input is
     dropped. Judged by `LawFit.holds` in every seed. One learning rate per data set, that of the lowest training loss
-    after a tenth of the epochs on the first seed. What is needed of each network is kept in small files: with --seeds 1,
-    then 2, then 3, the networks of the seeds before (100 MB each) need not be there any more.
+    after a tenth of the epochs on the first seed. On a GPU trained in bf16, where other figures have TF32 (whether that
+    changes D is a row of `conv_grid`), and measured in float32. What is needed of each network is kept in small files:
+    with --seeds 1, then 2, then 3, the networks of the seeds before (100 MB each) need not be there any more.
     """
     data = images_of(setting, 16 if setting.quick else 32)
     cells, what = [(name, "densenet161") for name in data], ["run", "components", "record"]
