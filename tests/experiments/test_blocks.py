@@ -191,3 +191,11 @@ def test_a_dense_network_that_was_read_is_not_needed_again(tmp_path: Path, monke
     assert again.rows == first.rows
     assert again.notes == first.notes
     assert [table.rows for table in again.tables] == [table.rows for table in first.tables]
+
+
+def test_seeds_of_dense_networks_come_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Setting, "epochs", lambda *_, **__: 2)
+    for seeds in (1, 2):  # the second time the network of the first seed is still there
+        found = find("fig8").run(Setting(True, seeds, folder=tmp_path / "fig8", progress=False))
+    rho = next(row for row in found.rows if row.name == "fashion_mnist-densenet161/block/rho")
+    assert rho.low < rho.high

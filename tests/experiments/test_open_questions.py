@@ -1,6 +1,7 @@
 """One factor at a time, and tied weights, quickly."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -120,7 +121,23 @@ def test_in_bf16_the_same_networks_are_trained_on_a_gpu_alone(grid: Quick, monke
     asked = []
     monkeypatch.setattr(setting, "train", lambda name, recipes, *a, **k: asked.extend(recipes) or Runs())
     base = Runs(grid.setting.runs["seeds"][:1])
-    assert not open_questions.in_half_precision(setting, base, {})
+    assert open_questions.in_half_precision(setting, {"fashion_mnist": base}, {}) == {"fashion_mnist": Runs()}
     assert [(r.precision, r.seed, r.learning_rate) for r in asked] == [
         ("bf16", run.recipe.seed, run.recipe.learning_rate) for run in base
     ]
+
+
+class _Both(tuple[str, ...]):
+    """The names of all data sets also where a quick run takes the first."""
+
+    def __getitem__(self, place: object) -> object:
+        return tuple(self)
+
+
+def test_both_data_sets_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_questions, "GRID", {"base": GRID["base"]})
+    monkeypatch.setattr(open_questions, "SETS", _Both(("fashion_mnist", "cifar10")))
+    found = find("conv_grid").run(Setting(quick=True, progress=False, folder=tmp_path / "conv_grid"))
+    numbers = {row.name: row.ours for row in found.rows}
+    assert numbers["fashion_mnist-base/pearson"] == numbers["cifar10-base/pearson"]  # in a quick run the same images
+    assert [len(table.rows) for table in found.tables if table.title == "One factor at a time"] == [2]

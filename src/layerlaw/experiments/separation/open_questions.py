@@ -94,17 +94,13 @@ def conv_grid(setting: Setting) -> Outcome:
     minus that of the unchanged network of the same seed, below 0 by a t test over seeds; the other differences are shown.
     On a GPU the unchanged network is trained once more in bf16 instead of TF32, at the same rate: does D change?
     """
-    data = grid_images(setting)
-    shown: dict[Cell, Runs] = {}
-    halves: dict[str, Runs] = {}
-    for name in SETS[:1] if setting.quick else SETS:
-        cells = [(_sized(name, changes), variant) for variant, changes in GRID.items()]
-        given = {key: data[key] for key, _ in cells}
-        how: dict[str, Any] = {"quick_epochs": 10, "shape": grid_shape, "networks": False}
-        found_cells, _ = at_one_rate(setting, given, cells, LAYERS, **how)
-        base = found_cells[_sized(name, GRID["base"]), "base"]
-        halves[name] = in_half_precision(setting, base, given)
-        shown |= {(name, variant): seen(some, is_layer) for (_, variant), some in found_cells.items()}
+    data, names = grid_images(setting), SETS[:1] if setting.quick else SETS
+    cells = {(name, variant): (_sized(name, changes), variant) for name in names for variant, changes in GRID.items()}
+    how: dict[str, Any] = {"quick_epochs": 10, "shape": grid_shape, "networks": False}
+    found_cells, _ = at_one_rate(setting, data, list(cells.values()), LAYERS, **how)
+    bases = {name: found_cells[cells[name, "base"]] for name in names}
+    halves = in_half_precision(setting, bases, data)
+    shown = {cell: seen(found_cells[key], is_layer) for cell, key in cells.items()}
     found: list[Row] = []
     lines: list[tuple[TableCell, ...]] = []
     for (name, variant), runs in shown.items():
@@ -178,13 +174,13 @@ def weight_tied(setting: Setting) -> Outcome:
     return Outcome("weight_tied", TITLES["weight_tied"], found, sheets, tables, [*notes, *_how(setting, steps)])
 
 
-def in_half_precision(setting: Setting, base: Runs, data: Mapping[str, Images]) -> Runs:
-    """The same networks, at the same rates, trained in bf16; none on a CPU, some of which die of it."""
+def in_half_precision(setting: Setting, bases: Mapping[str, Runs], data: Mapping[str, Images]) -> dict[str, Runs]:
+    """The same networks of each data set, at the same rates, trained in bf16; none on a CPU, some of which die of it."""
     if torch.device(setting.device).type != "cuda":
-        return Runs()
-    recipes = [replace(run.recipe, precision="bf16") for run in base]
+        return dict.fromkeys(bases, Runs())
+    recipes = [replace(run.recipe, precision="bf16") for base in bases.values() for run in base]
     runs = setting.train("bf16", recipes, data, LAYERS, networks=False)
-    return seen(runs, is_layer)
+    return {name: seen(runs.at(data=base[0].recipe.data), is_layer) for name, base in bases.items()}
 
 
 def half_rows(name: str, runs: Runs, base: Runs) -> list[Row]:
