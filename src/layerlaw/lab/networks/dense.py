@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from functools import cache
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +66,7 @@ class DenseNetwork(ImageNetwork):
                 width //= 2
             yield (
                 f"stage{stage}",
-                nn.Sequential(*(DenseLayer(width + i * self.growth, self.growth) for i in range(count))),
+                DenseBlock(*(DenseLayer(width + i * self.growth, self.growth) for i in range(count))),
             )
             width += count * self.growth
         yield "norm", nn.BatchNorm2d(width)
@@ -93,3 +95,56 @@ class DenseLayer(nn.Module):
         """All channels so far and the new ones."""
         y = self.conv1(F.relu(self.norm1(x)))
         return torch.cat((x, self.conv2(F.relu(self.norm2(y)))), 1)
+
+
+class DenseBlock(nn.Sequential):
+    """Dense layers one after the other; trained on CUDA, with images channels last, as one operation (`dense_kernels`)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, c, h, w) → all channels of the block."""
+        kernels = _kernels() if not torch.compiler.is_compiling() and self._as_one(x) else None
+        if kernels is None:
+            return super().forward(x)  # type: ignore[no-any-return,no-untyped-call]
+        layers: list[Any] = list(self)
+        parts = [part for layer in layers for part in ((layer.norm1, layer.conv1), (layer.norm2, layer.conv2))]
+        parameters = [one for norm, convolution in parts for one in (norm.weight, norm.bias, convolution.weight)]
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+        y: Tensor
+        y, *statistics = kernels.dense_block(x, dtype, layers[0].norm1.eps, parameters)
+        self._follow(statistics, x.numel() // x.shape[1])
+        return y
+
+    def _as_one(self, x: Tensor) -> bool:
+        """Whether it is trained there, and nothing is wanted of its inside."""
+        if not (x.is_cuda and self.training and torch.is_grad_enabled() and x.dtype != torch.float64):
+            return False
+        inside = [module for module in self.modules() if module is not self]
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in inside)
+        return x.is_contiguous(memory_format=torch.channels_last) and not hooked and all(m.training for m in inside)
+
+    @torch.no_grad()
+    def _follow(self, statistics: list[Tensor], count: int) -> None:
+        """Running statistics go on, as BatchNorm has them: by a tenth, of the unbiased variance."""
+        layers: list[Any] = list(self)
+        before, inside = [layer.norm1 for layer in layers], [layer.norm2 for layer in layers]
+        widths = [norm.num_features for norm in inside]
+
+        def apart(channels: Tensor, inner: Tensor) -> list[Tensor]:
+            return [*(channels[: norm.num_features] for norm in before), *torch.split(inner, widths)]
+
+        mean, variance, inner_mean, inner_variance = statistics
+        unbiased = count / max(1, count - 1)
+        every = [*before, *inside]
+        torch._foreach_lerp_([norm.running_mean for norm in every], apart(mean, inner_mean), every[0].momentum)
+        variances = apart(variance * unbiased, inner_variance * unbiased)
+        torch._foreach_lerp_([norm.running_var for norm in every], variances, every[0].momentum)
+        torch._foreach_add_([norm.num_batches_tracked for norm in every], 1)
+
+
+@cache
+def _kernels() -> Any:
+    """The kernels; `None` where Triton is not installed."""
+    try:
+        return importlib.import_module("layerlaw.lab.dense_kernels")
+    except ImportError:
+        return None
