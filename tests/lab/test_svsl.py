@@ -653,6 +653,59 @@ def test_bad_batches_are_answered() -> None:
         whole.measure_means((x, y))
 
 
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("inputs", "the loss is NaN: at 'conv1' 1 of 12 samples have NaN or infinite features. Check the inputs"),
+        ("weights", "the loss is NaN: at 'fc' 12 of 12 samples have NaN or infinite features"),
+        ("too large", "the loss is infinite: features and logits are finite, so they .* too large"),
+        ("no penalty", "the loss is NaN: at 'logits' 1 of 12 samples have NaN or infinite features"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_told_once(way: str, words: str) -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.0 if way == "no penalty" else 0.3)
+    with torch.no_grad():
+        if way == "weights":
+            net.conv2.bias.fill_(torch.inf)
+            net.fc.weight[0] = -1.0
+            net.fc.weight[1] = 1.0
+        elif way == "too large":
+            net.conv1.weight.mul_(1e160)
+            net.fc.weight.mul_(1e-160)
+        else:
+            x[3, 0, 0, 0] = torch.nan
+    with pytest.warns(UserWarning, match=words) as told:
+        assert not loss(net(x), y).isfinite()
+    assert told[0].filename == __file__
+    assert not loss(net(x), y).isfinite()  # a warning would be an error here
+
+
+def test_one_lost_batch_does_not_stay_in_moving_means() -> None:
+    x, y = batch()
+    lost = x.clone()
+    lost[0] = torch.inf  # of class 0
+    values = []
+    for spoilt in (False, True):
+        net = network()
+        loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), means="moving")
+        loss(net(x), y)
+        if spoilt:
+            with pytest.warns(UserWarning, match="the loss is NaN"):
+                loss(net(lost), y)
+        loss(net(x), y)
+        values.append(loss(net(x), y))
+    torch.testing.assert_close(values[1], values[0], **TIGHT)
+
+
+def test_class_means_of_data_with_nan_are_refused() -> None:
+    net, x = network(), torch.randn(24, 1, 8, 8).double()
+    x[9, 0, 2, 2] = torch.nan
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), means="whole")
+    with pytest.raises(FeatureError, match="site 'conv1': expected finite features, got NaN or infinity in batch 1"):
+        loss.measure_means((x, torch.arange(24) % 4), batch_size=8)
+
+
 EARLIER = r"logits: expected those of the model's last forward, got those of an earlier one\. Call the loss with what"
 ANOTHER = r"no gradient leads from the logits to the model's last forward: are they those of another network\?"
 

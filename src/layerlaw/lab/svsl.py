@@ -28,6 +28,7 @@ from layerlaw.errors import CaptureError, InputError, LabelError
 from layerlaw.lab.losses import leaves_behind, node_number, not_left_out, plan_sites
 from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, check_batch, with_logits
 from layerlaw.stats import ClassSums, checked_labels
+from layerlaw.stats.passes import check_finite
 from layerlaw.stats.ranks import all_reduce
 
 
@@ -64,7 +65,8 @@ class SVSL(nn.Module):
     their outputs. The other settings are those of `PenaltySettings`. The first forward makes a dry run, unless an `example`
     (inputs) was given. `base` is the loss beside the penalty; without gradients (validation) it is all. With `learn_alpha`
     hand `loss.parameters()` to the optimizer too; means and steps are in `loss.state_dict()`. Make it before the first call
-    of a compiled model, which would not notice later hooks.
+    of a compiled model, which would not notice later hooks. A NaN or infinite loss is told once, with the first such site,
+    on a GPU in `torch.autograd.set_detect_anomaly(True)` alone: a look at every loss would wait for the device.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class SVSL(nn.Module):
         self._nodes: list[Any] = []  # of the graph of autograd: the sites and the end of the last forward
         self._span: tuple[int | None, int | None] = None, None  # numbers of nodes that were made in it lie between
         self._told = False  # that logits seem to be of another network
+        self._told_lost = False  # that a loss was NaN or infinite
         self._calls: dict[str, int] = {}
         self._names: tuple[str, ...] = ()  # of modules that are listened to
         self._mask: Tensor | None = None
@@ -145,6 +148,7 @@ class SVSL(nn.Module):
         self._check_origin(logits, nodes, self._span)
         result: Tensor = self.criterion(logits, labels, features)
         self._listening = self.criterion.active
+        self._tell_lost(result, {**features, "logits": logits})
         return result
 
     def _features(self, found: dict[str, Tensor], forwards: int, logits: Tensor, samples: int) -> dict[str, Tensor]:
@@ -201,6 +205,28 @@ class SVSL(nn.Module):
         what = "no gradient leads from the logits to the model's last forward: are they those of another network?"
         warnings.warn(f"layerlaw: {what} The penalty is on features of that forward.", stacklevel=5)
 
+    def _tell_lost(self, result: Tensor, features: Mapping[str, Tensor]) -> None:
+        """Warn, once, where the loss is NaN or infinite, with the first site that is so.
+
+        Not an error: mixed precision meets such steps now and then, and its scaler leaves them out. To look at a tensor of a
+        GPU is to wait for the device, at every step: there it is told in torch's anomaly mode alone, which waits too.
+        """
+        seen = result.device.type == "cpu" or torch.is_anomaly_enabled()
+        if self._told_lost or not seen or torch.compiler.is_compiling() or bool(result.isfinite().all()):
+            return
+        self._told_lost = True
+        wrong = {name: ~x.isfinite().flatten(1).all(1) for name, x in features.items()}
+        where = (
+            "features and logits are finite, so they or the labels' scores are too large or too small for their dtype"
+        )
+        if (first := next((name for name, rows in wrong.items() if bool(rows.any())), None)) is not None:
+            where = (
+                f"at '{first}' {int(wrong[first].sum())} of {len(wrong[first])} samples have NaN or infinite features"
+            )
+        came = "NaN" if bool(result.isnan().any()) else "infinite"
+        cure = "Check the inputs for such values, or use a lower learning rate"
+        warnings.warn(f"layerlaw: the loss is {came}: {where}. {cure}. This is told once.", stacklevel=5)
+
     def reset(self) -> None:
         """Forget the last forward."""
         self._found, self._nodes, self._forwards = {}, [], 0
@@ -225,10 +251,12 @@ class SVSL(nn.Module):
         network = self._net()
         batches = Batches(data, batch_size=batch_size, batchnorm="running", where="data", network=network)
         sums: dict[str, ClassSums] = {}
+        of_batch: dict[str, Tensor] = {}
         labels = torch.zeros(0)
 
         def consume(site: Site, features: Tensor) -> None:
             part = ClassSums.of(features, labels, classes)
+            of_batch[site.name] = part.sums
             sums[site.name].add(part) if site.name in sums else sums.update({site.name: part})
 
         with Randomness(data), probing_state(network, "running"):
@@ -242,6 +270,7 @@ class SVSL(nn.Module):
                     here = batch.to(home)
                     labels, _ = checked_labels(here.labels, classes, where=f"labels of batch {i}")
                     capture.run(here, where=f"batch {i}")
+                    check_finite(of_batch, lambda _, i=i: f"batch {i}")  # type: ignore[misc]
         if self.criterion.how.across_ranks:
             all_reduce([tensor for one in sums.values() for tensor in one.tensors])
         counts = next(iter(sums.values())).counts

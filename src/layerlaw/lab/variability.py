@@ -271,10 +271,10 @@ class VariabilityCriterion(nn.Module):
         before = before.to(now)
         known = self.known.get(name, torch.zeros_like(present)).to(present.device)
         momentum, one = now.new_full((), self.how.momentum), now.new_ones(())  # numbers would give float32
-        share = torch.where(known, momentum, one) * present
-        after = before + share * (now - before)
+        sound = present & now.isfinite().all(1, keepdim=True)  # else one lost batch would be in the average for ever
+        after = torch.where(sound, before + torch.where(known, momentum, one) * (now - before), before)
         if self.training:
-            self.means[name], self.known[name] = after, known | present
+            self.means[name], self.known[name] = after, known | sound
         return after
 
     def get_extra_state(self) -> dict[str, Any]:
