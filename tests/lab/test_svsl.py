@@ -596,6 +596,19 @@ def test_bad_settings_are_answered(how: dict, words: str) -> None:
         ll.SVSL(network(), example=batch()[0], **how)
 
 
+@pytest.mark.parametrize("how", [{"alpha": 0.0}, {"alpha": 0.3, "start": 100}, {"alpha": 0.3, "start": "terminal"}])
+def test_a_wrong_first_site_is_told_at_once_also_where_there_is_no_penalty_yet(how: dict) -> None:
+    words = "first: expected one of the sites conv1, conv2, fc, logits, got 'conv9'"
+    net, (x, y) = network(), batch()
+    with pytest.raises(InputError, match=words):
+        ll.SVSL(net, first="conv9", example=x, **how)
+    wrong = ll.SVSL(net, first="conv9", **how)
+    with pytest.raises(InputError, match=words):
+        wrong(net(x), y)
+    right = ll.SVSL(net, first="conv2", **how)
+    assert torch.equal(right(net(x), y), F.cross_entropy(net(x), y))
+
+
 @pytest.mark.parametrize(("name", "near"), [("frist", "Did you mean 'first'"), ("xyz", "It has alpha, sites, reduce")])
 def test_a_keyword_that_is_unknown_is_named_with_the_nearest(name: str, near: str) -> None:
     with pytest.raises(TypeError, match=rf"SVSL\(\) got an unexpected keyword argument '{name}'\. {near}"):

@@ -107,7 +107,7 @@ class SVSL(nn.Module):
             network.register_forward_pre_hook(_Hook(self, "_begin"), with_kwargs=True),
             network.register_forward_hook(_Hook(self, "_end")),
         ]
-        if example is not None and alpha > 0:
+        if example is not None:
             self._prepare(network, (example,), {})
 
     @property
@@ -251,7 +251,7 @@ class SVSL(nn.Module):
         network = self._net()
         batches = Batches(data, batch_size=batch_size, batchnorm="running", where="data", network=network)
         sums: dict[str, ClassSums] = {}
-        of_batch: dict[str, Tensor] = {}
+        of_batch: dict[Any, Tensor] = {}
         labels = torch.zeros(0)
 
         def consume(site: Site, features: Tensor) -> None:
@@ -334,14 +334,16 @@ class SVSL(nn.Module):
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """The model is called."""
         self._running = False
-        if not self._listening or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
         fresh = self._capture is None
-        if fresh:
+        if fresh and (self._listening or self.criterion.how.first is not None):  # a wrong name is told at once
             prepare = self._prepare
             if COMPILERS[0] in sys.modules:  # a dry run cannot be traced; loading the compiler takes a second
                 prepare = torch.compiler.disable(prepare)  # type: ignore[no-untyped-call]
             prepare(module, args, kwargs)
+        if not self._listening:
+            return
         if self._reduce != "flatten":
             self._mask = Batch(args, kwargs, torch.zeros(0)).mask
         self._found, self._nodes, self._calls, self._running = {}, [], dict.fromkeys(self._names, 0), True
