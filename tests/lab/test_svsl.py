@@ -211,7 +211,23 @@ def test_the_loss_shows_its_settings() -> None:
     loss = ll.SVSL(net, alpha=1e-5, reduction="authors")
     assert repr(loss) == "SVSL(alpha=1e-05, reduction='authors', sites=['auto', 'logits'])"
     net(x)
-    assert "sites=['conv1', 'conv2', 'fc', 'logits']" in repr(loss)
+    assert "sites=['conv2', 'fc', 'logits']" in repr(loss)  # what enters conv1 is the raw input
+
+
+def test_the_loss_shows_the_sites_that_the_penalty_acts_on() -> None:
+    net, (x, y) = network(), batch()
+    given = ll.SVSL(net, alpha=0.3, example=x, first="conv2")
+    assert repr(given).endswith("sites=['conv2', 'fc', 'logits'])")
+    for parameter in net.conv1.parameters():
+        parameter.requires_grad_(False)
+    loss = ll.SVSL(net, alpha=0.3)
+    for _ in range(2):
+        loss(net(x), y)
+        assert repr(loss).endswith("sites=['fc', 'logits'])")
+        assert loss.sites == ["conv1", "conv2", "fc", "logits"]  # where it looks
+    net.requires_grad_(True)
+    loss(net(x), y)
+    assert repr(loss).endswith("sites=['conv2', 'fc', 'logits'])")
 
 
 def trained(loss_of, dtype: torch.dtype = torch.float32, steps: int = 4) -> list[torch.Tensor]:

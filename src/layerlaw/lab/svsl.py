@@ -130,8 +130,17 @@ class SVSL(nn.Module):
         alpha = self.criterion.alpha
         return alpha.item() if isinstance(alpha, Tensor) else alpha
 
+    @property
+    def _pulled(self) -> list[str]:
+        """The sites that the penalty acts on: those of the last loss, before it by what is known of their gradients."""
+        if self.criterion.acted_on:
+            return list(self.criterion.acted_on)
+        start = self.sites.index(first) if (first := self.criterion.how.first) is not None else 0
+        fixed = {name for name, tensor in self._found.items() if not tensor.requires_grad}
+        return [name for name in self.sites[start:] if name in self._listed and name not in fixed]
+
     def __repr__(self) -> str:
-        where = self._listed if self._capture is not None else self._choice  # before the first forward as chosen
+        where = self._pulled if self._capture is not None else self._choice  # before the first forward as chosen
         return f"SVSL(alpha={self.alpha:g}, reduction={self.criterion.how.reduction!r}, sites={where!r})"
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -119,6 +119,7 @@ class VariabilityCriterion(nn.Module):
         self.means: dict[str, Tensor] = {}  # moving or of the whole set, (C, d)
         self.known: dict[str, Tensor] = {}  # which classes have one (C,)
         self.steps, self.terminal = 0, False
+        self.acted_on: tuple[str, ...] = ()  # sites of the last penalty
         self._right: Tensor | None = None
         self._told = False  # of a first site without gradient
         self._seen = 0
@@ -182,7 +183,9 @@ class VariabilityCriterion(nn.Module):
     def penalty(self, features: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
         """α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_i − μ_c‖², over N as "paper"."""
         with torch.autocast(labels.device.type, enabled=False):
-            return self._penalty(self.pulled(features), labels, classes)
+            chosen = self.pulled(features)
+            self.acted_on = tuple(chosen)
+            return self._penalty(chosen, labels, classes)
 
     def _penalty(self, chosen: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
         with full_precision():
