@@ -343,7 +343,9 @@ def _judged(
     study.notes += hardly_decides(right, study.classes.K, yet)
     found = (rows, fixed, single, tuple(curve), tuple(study.notes), about, not study.shared, kind)
     largest = float(judging.labels.bincount().max() / len(judging.labels))
-    return ExitReport(tolerance, within, whole, right, counts, *found, study.classes.K, largest), chosen
+    return ExitReport(
+        tolerance, within, whole, right, counts, *found, study.classes.K, largest, study.plan.embedded
+    ), chosen
 
 
 def _accuracy(half: Held, kind: ExitKind, site: int) -> float:
