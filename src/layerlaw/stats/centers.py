@@ -159,9 +159,9 @@ class Centers(Span):
 
     @property
     def extreme(self) -> Tensor:
-        """Whether squared lengths of the features leave the range of float32, upwards or downwards (…)."""
+        """Whether squared lengths of the features, less their origin, leave the range of float32 (…)."""
         sizes = self.spread / self.counts.sum(-1) + self.mean.square().sum(-1) + self.scales.square().sum(-1)
-        return ~(sizes.isfinite() & (sizes > SMALL_SQUARES))
+        return beyond_float32(sizes)
 
     @property
     def looked_at(self) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -225,6 +225,11 @@ def centered_contrasts(points: Tensor, weights: Tensor) -> Tensor:
     before = (w * points).cumsum(-2)[..., :-1, :].div_(least[..., :-1, :])
     factor = (w[..., 1:, :] * W[..., :-1, :] / least[..., 1:, :]).sqrt()
     return (points[..., 1:, :] - before).mul_(factor)  # in place: of a wide site each copy is a fifth of its memory
+
+
+def beyond_float32(squares: Tensor) -> Tensor:
+    """Whether squared lengths (…) of samples leave the range of float32, upwards or downwards."""
+    return ~(squares.isfinite() & (squares > SMALL_SQUARES))
 
 
 def find_centers(
