@@ -86,6 +86,8 @@ def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_
     hint = (
         f"Nearest names: {', '.join(near)}." if near else "layerlaw sites (in Python layerlaw.sites) lists the names."
     )
+    if what == "site" and "," in pattern:
+        hint = f"Several are given as sites={[part.strip() for part in pattern.split(',')]}."
     raise CaptureError(f"{what} '{pattern}' matches no module of the model. {hint}")
 
 
