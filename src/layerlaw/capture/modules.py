@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import fnmatch
 import re
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -73,6 +74,29 @@ def hooked(
         for _, module in seen:
             for hooks in (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs, module._forward_hooks):
                 hooks.pop(key, None)
+
+
+class WeakHook:
+    """Calls a method of its owner as long as that is there; copies of the network do not take it along."""
+
+    def __init__(self, owner: Any = None, method: str = "", *first: Any) -> None:
+        self._owner, self._method, self._first = weakref.ref(owner) if owner is not None else None, method, first
+
+    def __call__(self, *args: Any) -> None:
+        """What a module does when it is called."""
+        if (owner := self.owner) is not None:
+            getattr(owner, self._method)(*self._first, *args)
+
+    @property
+    def owner(self) -> Any:
+        """Whose method it calls; `None` where it is gone."""
+        return None if self._owner is None else self._owner()
+
+    def __deepcopy__(self, memo: Any) -> WeakHook:
+        return WeakHook()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WeakHook, ()
 
 
 def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_depth: bool = False) -> list[str]:

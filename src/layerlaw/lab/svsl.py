@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import sys
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -20,38 +17,18 @@ from torch.nn import functional as F
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.choice import RULES, check_sites
 from layerlaw.capture.hooks import Capture
-from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
+from layerlaw.capture.modules import WeakHook, entering, main_input, modules_of, tensors_in
 from layerlaw.capture.network import COMPILERS, Randomness, device_of, network_of, probing_state
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import CaptureError, InputError, LabelError
-from layerlaw.lab.losses import leaves_behind, node_number, not_left_out, plan_sites
-from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, check_batch, with_logits
+from layerlaw.lab.losses import leaves_behind, node_number, not_left_out, plan_sites, why_lost
+from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, check_batch, check_known, with_logits
 from layerlaw.stats import ClassSums, checked_labels
 from layerlaw.stats.passes import check_finite
 from layerlaw.stats.ranks import all_reduce
 
-
-class _Hook:
-    """Calls a method of a loss as long as the loss is there; copies of the network do not take it along."""
-
-    def __init__(self, owner: Any = None, method: str = "", *first: Any) -> None:
-        self._owner, self._method, self._first = weakref.ref(owner) if owner is not None else None, method, first
-
-    def __call__(self, *args: Any) -> None:
-        if (owner := self.owner) is not None:
-            getattr(owner, self._method)(*self._first, *args)
-
-    @property
-    def owner(self) -> Any:
-        """The loss; `None` where it is gone."""
-        return None if self._owner is None else self._owner()
-
-    def __deepcopy__(self, memo: Any) -> _Hook:
-        return _Hook()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Hook, ()
+_Hook = WeakHook  # its name in networks that were pickled by earlier versions
 
 
 class SVSL(nn.Module):
@@ -87,7 +64,7 @@ class SVSL(nn.Module):
         if not isinstance(sites, str) and isinstance(sites, (list, tuple)) and not sites:
             raise InputError("sites: expected a rule or names of modules, got an empty list.")
         check_sites(network, sites)
-        _check_known(how)
+        check_known(how, SVSL)
         self.criterion = VariabilityCriterion(
             PenaltySettings(alpha, **how), named=not (isinstance(sites, str) and sites in RULES), base=base
         )
@@ -104,8 +81,8 @@ class SVSL(nn.Module):
         self._listening, self._running, self._forwards = self.criterion.active, False, 0
         self.register_load_state_dict_post_hook(_listen_again)  # type: ignore[no-untyped-call]
         self._handles = [
-            network.register_forward_pre_hook(_Hook(self, "_begin"), with_kwargs=True),
-            network.register_forward_hook(_Hook(self, "_end")),
+            network.register_forward_pre_hook(WeakHook(self, "_begin"), with_kwargs=True),
+            network.register_forward_hook(WeakHook(self, "_end")),
         ]
         if example is not None:
             self._prepare(network, (example,), {})
@@ -224,17 +201,7 @@ class SVSL(nn.Module):
         if self._told_lost or not seen or torch.compiler.is_compiling() or bool(result.isfinite().all()):
             return
         self._told_lost = True
-        wrong = {name: ~x.isfinite().flatten(1).all(1) for name, x in features.items()}
-        where = (
-            "features and logits are finite, so they or the labels' scores are too large or too small for their dtype"
-        )
-        if (first := next((name for name, rows in wrong.items() if bool(rows.any())), None)) is not None:
-            where = (
-                f"at '{first}' {int(wrong[first].sum())} of {len(wrong[first])} samples have NaN or infinite features"
-            )
-        came = "NaN" if bool(result.isnan().any()) else "infinite"
-        cure = "Check the inputs for such values, or use a lower learning rate"
-        warnings.warn(f"layerlaw: the loss is {came}: {where}. {cure}. This is told once.", stacklevel=5)
+        warnings.warn(f"layerlaw: {why_lost(result, features)}. This is told once.", stacklevel=5)
 
     def reset(self) -> None:
         """Forget the last forward."""
@@ -326,7 +293,7 @@ class SVSL(nn.Module):
         modules = modules_of(network)
         self._names = tuple(self._capture.expected)
         for name in self._names:
-            before, after = _Hook(self, "_enter", name), _Hook(self, "_leave", name)
+            before, after = WeakHook(self, "_enter", name), WeakHook(self, "_leave", name)
             self._handles.append(modules[name].register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(modules[name].register_forward_hook(after))
 
@@ -405,7 +372,7 @@ class SVSL(nn.Module):
 def _unheard(network: nn.Module) -> Iterator[None]:
     """No loss of the network listens to a dry run: another one may be in the middle of the forward that makes it."""
     hooks = [*network._forward_pre_hooks.values(), *network._forward_hooks.values()]
-    losses = {id(loss): loss for hook in hooks if isinstance(hook, _Hook) and (loss := hook.owner) is not None}
+    losses = {id(loss): loss for hook in hooks if isinstance(hook, WeakHook) and (loss := hook.owner) is not None}
     before = [(loss, loss._listening, loss._running) for loss in losses.values()]
     for loss, _, _ in before:
         loss._listening = loss._running = False
@@ -414,18 +381,6 @@ def _unheard(network: nn.Module) -> Iterator[None]:
     finally:
         for loss, listening, running in before:
             loss._listening, loss._running = listening, running
-
-
-def _check_known(how: Mapping[str, Any]) -> None:
-    """Raise where a keyword is none of the penalty's settings."""
-    settings = [setting.name for setting in fields(PenaltySettings)]
-    own = inspect.signature(SVSL).parameters.values()
-    known = list(dict.fromkeys([*(one.name for one in own if one.kind is one.KEYWORD_ONLY), *settings]))
-    for name in how:
-        if name not in settings:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else f" It has {', '.join(known)}."
-            raise TypeError(f"SVSL() got an unexpected keyword argument '{name}'.{hint}")
 
 
 def _listen_again(loss: SVSL, keys: Any) -> None:

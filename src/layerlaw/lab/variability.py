@@ -7,11 +7,13 @@ Cross-entropy + P, P = α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_j(x_i) − μ
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args
 
@@ -351,6 +353,18 @@ def with_logits(choice: SiteChoice) -> SiteChoice:
     if isinstance(choice, str) and choice in RULES:
         return [choice, "logits"]
     return list(choice) if isinstance(choice, tuple) else choice
+
+
+def check_known(how: Mapping[str, Any], loss: type) -> None:
+    """Raise where a keyword of a loss is none of the penalty's settings."""
+    settings = [setting.name for setting in fields(PenaltySettings)]
+    own = inspect.signature(loss).parameters.values()
+    known = list(dict.fromkeys([*(one.name for one in own if one.kind is one.KEYWORD_ONLY), *settings]))
+    for name in how:
+        if name not in settings:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else f" It has {', '.join(known)}."
+            raise TypeError(f"{loss.__name__}() got an unexpected keyword argument '{name}'.{hint}")
 
 
 def check_batch(logits: Any, labels: Any) -> None:

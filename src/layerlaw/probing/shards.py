@@ -365,23 +365,16 @@ def looked_up(classes: Classes | Targets, given: Tensor, batch: Batch, where: st
 
 
 def borrowed(data: Batches, classes: Classes | Targets, device: torch.device | None) -> Step | None:
-    """A few samples for a rank that has none to count: its statistics have the same shapes then, and add nothing.
-
-    They may be its own, of classes that are not measured: NaN and infinity in them, which one process would not look at,
-    become 0.
-    """
+    """A few samples for a rank that has none to count: its statistics have the same shapes then, and add nothing."""
     if data.spare is None:
         return None
-    batch, where = data.spare.to(device)._each(_finite), f"{data.where}, samples that are not counted"
+    # They may be its own, of classes that are not measured, whose NaN one process would not look at.
+    batch, where = data.spare.to(device).finite(), f"{data.where}, samples that are not counted"
     if isinstance(classes, Targets):
         labels = classes.positions(batch.labels, where)[0]
     else:
         labels = torch.arange(len(batch.labels), device=batch.labels.device) % classes.K  # theirs may not be measured
     return Step(batch, labels, None, where, borrowed=True)
-
-
-def _finite(tensor: Tensor) -> Tensor:
-    return tensor.nan_to_num(0.0, 0.0, 0.0) if tensor.is_floating_point() else tensor
 
 
 class Pace:

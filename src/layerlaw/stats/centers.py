@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from layerlaw.stats.precision import beyond_float32
 from layerlaw.stats.spectrum import FEW, right_singular
 from layerlaw.stats.sums import ClassSums
 
@@ -17,7 +18,6 @@ Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
 SMALL_MARK = 2**16  # numbers: of larger digests the marks are not kept
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
-SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
 UNEQUAL = 1e6  # times as many samples in a class as in another: a Gram matrix of their contrasts has lost six digits
 ADDED_UP = 0.1  # of √n: what float64 sums of so many samples round, in units of the last digit of their offset
@@ -225,11 +225,6 @@ def centered_contrasts(points: Tensor, weights: Tensor) -> Tensor:
     before = (w * points).cumsum(-2)[..., :-1, :].div_(least[..., :-1, :])
     factor = (w[..., 1:, :] * W[..., :-1, :] / least[..., 1:, :]).sqrt()
     return (points[..., 1:, :] - before).mul_(factor)  # in place: of a wide site each copy is a fifth of its memory
-
-
-def beyond_float32(squares: Tensor) -> Tensor:
-    """Whether squared lengths (…) of samples leave the range of float32, upwards or downwards."""
-    return ~(squares.isfinite() & (squares > SMALL_SQUARES))
 
 
 def find_centers(

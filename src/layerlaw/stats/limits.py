@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
-from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit, beyond_float32
-from layerlaw.stats.precision import on_host
+from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit
+from layerlaw.stats.precision import beyond_float32, on_host
 
 NEAR = 10.0  # times the cutoff: where real scales reach down so far, more of them may lie below
 OFFSET = 100.0  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
