@@ -98,7 +98,7 @@ COLLAPSE_VIEW = fields({}, {  # three classes in three dimensions
 SETTINGS = fields({}, {
     "data_name": NOTE, "sites": either(NAMES, NOTE), "reduce": nothing_or(NOTE), "head": check_truth,
     "blocks": nothing_or(either(NAMES, NOTE)), "in_front": named(NAMES), "task": NOTE,
-    "weighting": NOTE, "targets": either(named(anything), NOTE), "most_frequent_accuracy": SHARE,
+    "embedded": check_truth, "weighting": NOTE, "targets": either(named(anything), NOTE), "most_frequent_accuracy": SHARE,
     "classes": either(whole_from(0), several(anything)), "tokens": whole_from(0), "documents": whole_from(0),
     "length": nothing_or(whole_from(0)), "tokens_per_feature": number_from(0), "loss": nothing_or(check_number),
     "null_std": nothing_or(number_from(0)), "mode": nothing_or(NOTE), "batchnorm": nothing_or(NOTE),

@@ -8,7 +8,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import layerlaw as ll
 from layerlaw.advice import compare_difficulty
 from layerlaw.errors import InputError
 from layerlaw.record import Record, SiteRow
@@ -115,6 +118,33 @@ def test_what_enters_the_first_layer_is_no_layer() -> None:
     kinds = ("Conv2d", "Linear", "Linear")  # maps are flattened behind the convolution
     small, large = (read_by_layers(0.3, kinds, [(1, n, n), (4 * n * n,), (8,)]) for n in (8, 16))
     assert compare_difficulty({"small": small, "large": large}).sites == ("1", "2")
+
+
+class Words(nn.Module):
+    """Token ids, embedded, then layers without repeated blocks; `flat` reads all tokens, else their mean."""
+
+    def __init__(self, tokens: int, *, flat: bool = False) -> None:
+        super().__init__()
+        self.flat = flat
+        self.words, self.first = nn.Embedding(20, 8), nn.Linear(8 * tokens if flat else 8, 6)
+        self.second, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        h = self.words(ids)
+        h = self.first(h.flatten(1) if self.flat else h.mean(1)).relu()
+        return self.out(self.second(h).relu())
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_what_an_embedding_gives_is_no_raw_input(flat: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    y = torch.arange(60) % 3
+    short, long = (ll.probe(Words(n, flat=flat), (torch.randint(20, (60, n)), y), progress=False) for n in (4, 6))
+    short = Record.load(short.save(tmp_path / "short.json"))
+    assert compare_difficulty({"short": short, "long": long}).sites == ("first", "second", "out")
+    by_name = record(0.3)
+    by_name.sites[0].name, by_name.sites[0].at = "embedded input", "input"  # in front of blocks
+    assert compare_difficulty({"one": by_name, "other": by_name}).sites == ("embedded input", "a", "b")
 
 
 def test_records_made_with_other_settings_are_refused() -> None:

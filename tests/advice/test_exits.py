@@ -442,6 +442,26 @@ def test_a_rough_speed_is_told_with_its_range(found: EarlyExit) -> None:
     ]
 
 
+@pytest.mark.parametrize(("way", "word"), [("table", "embedded"), ("bag", "embedded"), ("one-hot", "raw")])
+def test_what_an_embedding_gives_is_called_embedded(way: str, word: str) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.EmbeddingBag(9, 9) if way == "bag" else nn.Parameter(torch.randn(9, 9))
+            self.first, self.out = nn.Linear(9, 8), nn.Linear(8, 3)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            h = self.table(ids) if way == "bag" else self.table[ids].mean(1)
+            h = nn.functional.one_hot(ids, 9).float().mean(1) if way == "one-hot" else h
+            return self.out(self.first(h).relu())
+
+    torch.manual_seed(0)
+    y = torch.arange(300) % 3
+    ids = torch.stack([y, y + 3, torch.randint(9, (300,))], 1)
+    report = ll.early_exit(Words().eval(), (ids, y), test=(ids, y), tolerance=0.99, times=(), progress=False).report
+    assert f"The {word} input decides, without any of the 2 layers (exit before 'first'" in report.sentence
+
+
 def test_an_untrained_network_is_told_first_to_be_near_chance(found: EarlyExit) -> None:
     torch.manual_seed(0)
     report = ll.early_exit(Counted(), samples(400, 1), test=samples(600, 2), tolerance=0.02, times=()).report

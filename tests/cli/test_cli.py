@@ -28,6 +28,12 @@ def with_data():
 
 not_a_model = 3
 
+def a_class():
+    return nn.Linear
+
+def words():
+    return make(), (torch.randn(6, 100), list("ababab"))
+
 def fails():
     return 1 / 0
 """
@@ -150,7 +156,14 @@ def test_weights_are_loaded_without_unpickling_code(folder: Path) -> None:
     [
         (("probe", "model.py"), "expected 'file.py:make'"),
         (("probe", "nothing.py:make"), "expected a Python file, found none"),
-        (("probe", "model.py:mak"), "has no 'mak'. Did you mean 'make'? It defines: make, with_data, fails."),
+        (
+            ("probe", "model.py:mak"),
+            "has no 'mak'. Did you mean 'make'? It defines: make, with_data, a_class, words, fails.",
+        ),
+        (("probe", "model.py:a_class"), "got the class Linear itself: return Linear(…)."),
+        (("probe", "model.py:words"), "got strings such as 'a'. Number the classes from 0"),
+        (("probe", "model.py:words"), "in Python `classes` takes their names."),
+        (("probe", "model.py:make", "--per-class", "0"), "--per-class: expected a whole number of at least 1, got 0."),
         (("probe", "model.py:with_data", "--batchnorm", "train"), "batchnorm: 'train' is now 'batch'"),
         (("probe", "model.py:with_data", "--scores", "logits"), "scores: expected class scores (n, K) at 'logits'"),
         (("probe", "model.py:with_data", "--labels", "5"), "--labels 5: expected an index of the 2 items of a batch"),

@@ -60,6 +60,10 @@ def folder(tmp_path: Path) -> Path:
         (("plain", "--reduce", "sum"), "--reduce: expected one of flatten, mean"),
         (("plain", "--classes", "0,30"), "pass --scores none"),
         (("plain", "--sites", "a*", "--sites", "b*"), "matches no module"),
+        (
+            ("plain", "--sites", "0,2"),
+            "site '0,2' matches no module of the model. Several are given as --sites 0 --sites 2.",
+        ),
     ],
 )
 def test_errors_name_options(refused: Callable[..., str], folder: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -105,6 +109,28 @@ def test_arguments_become_the_options_of_the_command(
     monkeypatch.setattr(sys, "argv", ["layerlaw", command])
     with pytest.raises(SystemExit):  # an incomplete call: the commands are there now
         main()
+    assert in_options(text) == words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "words"),
+    [
+        ("--data flat/", "flat: expected one sub-folder", "flat: expected one sub-folder"),
+        ("--data ./flat", "flat: expected one sub-folder", "flat: expected one sub-folder"),
+        ("--data x --flat", "flat: expected a thing", "--flat: expected a thing"),
+        ("--classes 0", "classes: expected two", "--classes: expected two"),
+        ("--classes=0", "classes: expected two", "--classes: expected two"),
+        ("--class-map cat=3", "classes: expected numbers", "--class-map: expected numbers"),
+        ("--data folder", "classes: expected at least 2", "classes: expected at least 2"),
+    ],
+)
+def test_only_what_the_user_wrote_is_called_an_option(
+    monkeypatch: pytest.MonkeyPatch, arguments: str, text: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["layerlaw", "probe"])
+    with pytest.raises(SystemExit):  # an incomplete call: the commands are there now
+        main()
+    monkeypatch.setattr(sys, "argv", ["layerlaw", "probe", *arguments.split()])
     assert in_options(text) == words
 
 

@@ -211,7 +211,23 @@ def test_the_loss_shows_its_settings() -> None:
     loss = ll.SVSL(net, alpha=1e-5, reduction="authors")
     assert repr(loss) == "SVSL(alpha=1e-05, reduction='authors', sites=['auto', 'logits'])"
     net(x)
-    assert "sites=['conv1', 'conv2', 'fc', 'logits']" in repr(loss)
+    assert "sites=['conv2', 'fc', 'logits']" in repr(loss)  # what enters conv1 is the raw input
+
+
+def test_the_loss_shows_the_sites_that_the_penalty_acts_on() -> None:
+    net, (x, y) = network(), batch()
+    given = ll.SVSL(net, alpha=0.3, example=x, first="conv2")
+    assert repr(given).endswith("sites=['conv2', 'fc', 'logits'])")
+    for parameter in net.conv1.parameters():
+        parameter.requires_grad_(False)
+    loss = ll.SVSL(net, alpha=0.3)
+    for _ in range(2):
+        loss(net(x), y)
+        assert repr(loss).endswith("sites=['fc', 'logits'])")
+        assert loss.sites == ["conv1", "conv2", "fc", "logits"]  # where it looks
+    net.requires_grad_(True)
+    loss(net(x), y)
+    assert repr(loss).endswith("sites=['conv2', 'fc', 'logits'])")
 
 
 def trained(loss_of, dtype: torch.dtype = torch.float32, steps: int = 4) -> list[torch.Tensor]:
@@ -596,6 +612,19 @@ def test_bad_settings_are_answered(how: dict, words: str) -> None:
         ll.SVSL(network(), example=batch()[0], **how)
 
 
+@pytest.mark.parametrize("how", [{"alpha": 0.0}, {"alpha": 0.3, "start": 100}, {"alpha": 0.3, "start": "terminal"}])
+def test_a_wrong_first_site_is_told_at_once_also_where_there_is_no_penalty_yet(how: dict) -> None:
+    words = "first: expected one of the sites conv1, conv2, fc, logits, got 'conv9'"
+    net, (x, y) = network(), batch()
+    with pytest.raises(InputError, match=words):
+        ll.SVSL(net, first="conv9", example=x, **how)
+    wrong = ll.SVSL(net, first="conv9", **how)
+    with pytest.raises(InputError, match=words):
+        wrong(net(x), y)
+    right = ll.SVSL(net, first="conv2", **how)
+    assert torch.equal(right(net(x), y), F.cross_entropy(net(x), y))
+
+
 @pytest.mark.parametrize(("name", "near"), [("frist", "Did you mean 'first'"), ("xyz", "It has alpha, sites, reduce")])
 def test_a_keyword_that_is_unknown_is_named_with_the_nearest(name: str, near: str) -> None:
     with pytest.raises(TypeError, match=rf"SVSL\(\) got an unexpected keyword argument '{name}'\. {near}"):
@@ -651,6 +680,59 @@ def test_bad_batches_are_answered() -> None:
         whole(net(x), y)
     with pytest.raises(LabelError, match="expected samples of all 4 classes, got none of class 3"):
         whole.measure_means((x, y))
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("inputs", "the loss is NaN: at 'conv1' 1 of 12 samples have NaN or infinite features. Check the inputs"),
+        ("weights", "the loss is NaN: at 'fc' 12 of 12 samples have NaN or infinite features"),
+        ("too large", "the loss is infinite: features and logits are finite, so they .* too large"),
+        ("no penalty", "the loss is NaN: at 'logits' 1 of 12 samples have NaN or infinite features"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_told_once(way: str, words: str) -> None:
+    net, (x, y) = network(), batch()
+    loss = ll.SVSL(net, alpha=0.0 if way == "no penalty" else 0.3)
+    with torch.no_grad():
+        if way == "weights":
+            net.conv2.bias.fill_(torch.inf)
+            net.fc.weight[0] = -1.0
+            net.fc.weight[1] = 1.0
+        elif way == "too large":
+            net.conv1.weight.mul_(1e160)
+            net.fc.weight.mul_(1e-160)
+        else:
+            x[3, 0, 0, 0] = torch.nan
+    with pytest.warns(UserWarning, match=words) as told:
+        assert not loss(net(x), y).isfinite()
+    assert told[0].filename == __file__
+    assert not loss(net(x), y).isfinite()  # a warning would be an error here
+
+
+def test_one_lost_batch_does_not_stay_in_moving_means() -> None:
+    x, y = batch()
+    lost = x.clone()
+    lost[0] = torch.inf  # of class 0
+    values = []
+    for spoilt in (False, True):
+        net = network()
+        loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), means="moving")
+        loss(net(x), y)
+        if spoilt:
+            with pytest.warns(UserWarning, match="the loss is NaN"):
+                loss(net(lost), y)
+        loss(net(x), y)
+        values.append(loss(net(x), y))
+    torch.testing.assert_close(values[1], values[0], **TIGHT)
+
+
+def test_class_means_of_data_with_nan_are_refused() -> None:
+    net, x = network(), torch.randn(24, 1, 8, 8).double()
+    x[9, 0, 2, 2] = torch.nan
+    loss = ll.SVSL(net, alpha=0.3, sites=list(NAMES), means="whole")
+    with pytest.raises(FeatureError, match="site 'conv1': expected finite features, got NaN or infinity in batch 1"):
+        loss.measure_means((x, torch.arange(24) % 4), batch_size=8)
 
 
 EARLIER = r"logits: expected those of the model's last forward, got those of an earlier one\. Call the loss with what"

@@ -83,9 +83,10 @@ def dealt() -> dict[str, ll.Record]:
     first, step = place()
 
     def held() -> tuple[torch.Tensor, torch.Tensor]:
-        """The last rank has samples of classes that are not measured alone."""
+        """The last rank has samples of classes that are not measured alone; they may be NaN."""
         mine = LABELS < 2 if first == 0 else LABELS == 2
-        return IMAGES[mine].double(), LABELS[mine]
+        images = IMAGES[mine].double()
+        return images if first == 0 else torch.full_like(images, torch.nan), LABELS[mine]
 
     return {
         "kept": ll.probe(network, loader(data), **how),

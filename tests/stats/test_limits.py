@@ -13,7 +13,7 @@ from layerlaw.errors import FeatureError, LabelError
 from layerlaw.measures import measure, separation_fuzziness
 from layerlaw.measures.at_hand import target_separation
 from layerlaw.stats.centers import Centers, find_centers
-from layerlaw.stats.limits import doubtful
+from layerlaw.stats.limits import Extent, doubtful
 from layerlaw.stats.sums import ClassSums
 
 K, D, N = 4, 6, 400
@@ -188,3 +188,11 @@ def test_what_is_doubted_does_not_depend_on_what_was_asked_before() -> None:
     assert doubtful(asked).tolist() == [False, False]
     assert doubtful(asked, outliers).tolist() == doubtful(fresh, outliers).tolist()
     assert doubtful(asked).tolist() == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("scale", "extreme"), [(1e-20, True), (1e-10, False), (1.0, False), (1e18, False), (1e25, True)]
+)
+def test_both_ways_of_measuring_agree_on_where_squares_leave_float32(scale: float, extreme: bool) -> None:
+    centers = find_centers(ClassSums.of((scale * blobs()).float(), LABELS, K))
+    assert bool(centers.extreme) == bool(Extent.of(centers).extreme) == extreme

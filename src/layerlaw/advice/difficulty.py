@@ -186,8 +186,8 @@ def _differs(names: Sequence[str], records: Sequence[Record], rows: Sequence[Seq
     counts = [f" of {n:,} parameters" if (n := record.provenance.get("parameters")) else "" for record in records]
     if None not in kinds and kinds[0] != kinds[1]:
         return " and ".join(f"{kind}{n} ({name!r})" for kind, n, name in zip(kinds, counts, names, strict=True))
-    raw = _raw(records[0])  # where a layer reads maps, the next may read them flattened
-    flattened = raw is not None and raw.type.lower() != "input" and len(raw.shape) > 1
+    raw = _raw(records[0])  # where a layer reads maps, the next may read them flattened, and the first one tokens
+    flattened = raw.type.lower() != "input" and len(raw.shape) > 1 if raw is not None else rows[0][0].at == "input"
     for here, there in zip(*rows, strict=True):
         pairs = zip((here, there), names, strict=True)
         both = [f"{row.type} {'×'.join(map(str, row.shape))} ({name!r})" for row, name in pairs]
@@ -204,15 +204,15 @@ def _raw(record: Record) -> SiteRow | None:
     """The raw input, where it was measured: by its name, or as what enters the first of the layers.
 
     Sites that are named in a probe are measured at the output, and so are blocks: the first row is an input only where the
-    inputs of all layers were measured, and then it is that of the layer that the data enter.
+    inputs of all layers were measured, and then it is that of the layer that the data enter, unless they are embedded.
     """
     named = next((site for site in record.sites if site.name == "input"), None)
-    first = record.sites[0] if record.sites and record.sites[0].at == "input" else None
-    return named or first
+    first = next((site for site in record.sites[:1] if site.at == "input" and site.name != "embedded input"), None)
+    return named or (None if record.settings.get("embedded") else first)
 
 
 def _layers(name: str, record: Record) -> list[SiteRow]:
-    """The sites behind a layer: not the raw input, which no network has touched."""
+    """The sites behind a layer or an embedding: not the raw input, which no network has touched."""
     raw = _raw(record)
     rows = [site for site in record.sites if not site.branch and site is not raw]
     if not record.counts or not any(site.values.get("ncc_mismatch") is not None for site in rows):

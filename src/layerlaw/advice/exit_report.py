@@ -107,6 +107,8 @@ class ExitReport(Shown):
     classes: int | None = None
     largest: float | None = None
     """Share of the largest class among the samples that judged: the accuracy of one answer for all of them."""
+    embedded: bool = False
+    """Whether an embedding comes before the first layer: what enters that is no raw input."""
 
     @property
     def sentence(self) -> str:
@@ -139,7 +141,7 @@ class ExitReport(Shown):
         if found is None or not self.gains(found):
             return f"{self._instead()} The result is the whole network."
         gone = self.layers - int(found.layers)
-        raw = "embedded" if str(found.site).startswith("embedded") else "raw"
+        raw = "embedded" if self.embedded or str(found.site).startswith("embedded") else "raw"
         most = f"the last of the {self.layers} layers" if gone == 1 else f"the last {gone} of {self.layers} layers"
         what = f"{most} can go" if found.layers else f"the {raw} input decides, without any of the {self.layers} layers"
         where = f"exit {self._place(found)} by the {own}"

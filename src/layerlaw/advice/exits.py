@@ -342,8 +342,8 @@ def _judged(
     yet = f"a read-out at one site is right on {percent(best)}" if not near_chance(best, study.classes.K) else ""
     study.notes += hardly_decides(right, study.classes.K, yet)
     found = (rows, fixed, single, tuple(curve), tuple(study.notes), about, not study.shared, kind)
-    largest = float(judging.labels.bincount().max() / len(judging.labels))
-    return ExitReport(tolerance, within, whole, right, counts, *found, study.classes.K, largest), chosen
+    data = study.classes.K, float(judging.labels.bincount().max() / len(judging.labels)), study.plan.embedded
+    return ExitReport(tolerance, within, whole, right, counts, *found, *data), chosen
 
 
 def _accuracy(half: Held, kind: ExitKind, site: int) -> float:

@@ -69,6 +69,10 @@ class Batch:
         """The same in memory of its own."""
         return self._each(Tensor.clone)
 
+    def finite(self) -> Batch:
+        """The same with 0 for NaN and infinity in the inputs."""
+        return self._each(lambda value: value.nan_to_num(0.0, 0.0, 0.0) if value.is_floating_point() else value)
+
     def first(self, n: int) -> Batch:
         """The first n samples, in memory of their own."""
         size = len(self.labels)

@@ -118,6 +118,14 @@ class DryRun:
             return f"applies its parameter '{self.applied[name] or 'weight'}' between layers of its own"
         return kind_without_layer(self.modules[name])
 
+    @property
+    def embedded(self) -> bool:
+        """Whether an embedding of token ids has run before the first layer, which then reads no raw input."""
+        first, flow = min(self.layer_calls, key=lambda call: call.entered, default=None), self.two.flow
+        if first is None or first.input is None or first.input.node is None or not isinstance(flow, DataFlow):
+            return False
+        return flow.looked_up(first.input.node)
+
     def feeds_classifier(self, site: Site) -> bool:
         """Whether the site's features are what the classifier reads."""
         end, seen = self.classifier, self.seen.get(place(site))

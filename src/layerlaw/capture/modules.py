@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import fnmatch
 import re
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -75,6 +76,29 @@ def hooked(
                 hooks.pop(key, None)
 
 
+class WeakHook:
+    """Calls a method of its owner as long as that is there; copies of the network do not take it along."""
+
+    def __init__(self, owner: Any = None, method: str = "", *first: Any) -> None:
+        self._owner, self._method, self._first = weakref.ref(owner) if owner is not None else None, method, first
+
+    def __call__(self, *args: Any) -> None:
+        """What a module does when it is called."""
+        if (owner := self.owner) is not None:
+            getattr(owner, self._method)(*self._first, *args)
+
+    @property
+    def owner(self) -> Any:
+        """Whose method it calls; `None` where it is gone."""
+        return None if self._owner is None else self._owner()
+
+    def __deepcopy__(self, memo: Any) -> WeakHook:
+        return WeakHook()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return WeakHook, ()
+
+
 def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_depth: bool = False) -> list[str]:
     """The modules that a name or a glob means, at least one; with `same_depth` a star does not reach across dots."""
     found = [name for name in modules if fnmatch.fnmatchcase(name, pattern)]
@@ -86,6 +110,8 @@ def matching(modules: Mapping[str, nn.Module], pattern: str, *, what: str, same_
     hint = (
         f"Nearest names: {', '.join(near)}." if near else "layerlaw sites (in Python layerlaw.sites) lists the names."
     )
+    if what == "site" and "," in pattern:
+        hint = f"Several are given as sites={[part.strip() for part in pattern.split(',')]}."
     raise CaptureError(f"{what} '{pattern}' matches no module of the model. {hint}")
 
 

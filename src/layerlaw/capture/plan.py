@@ -101,7 +101,8 @@ class Plan(Shown):
     `blocks` are the modules of its blocks, whatever the rule; `in_front` names, by the row of a block, layers in no block
     (a stem) between the row before and it; `tokens` says what it goes on with of tokens, unless with all of them; `parts`
     are what the layers are made of, where that was asked. `steady`: the forward does the same with all numbers and can be
-    recorded (on a GPU). `by_numbers`: other numbers in the batch, or in the weights, could have led to another plan.
+    recorded (on a GPU). `embedded`: the first layer reads embedded token ids, no raw input. `by_numbers`: other numbers in
+    the batch, or in the weights, could have led to another plan.
     """
 
     sites: tuple[Site, ...]
@@ -123,6 +124,7 @@ class Plan(Shown):
     in_front: dict[str, tuple[str, ...]] = field(default_factory=dict)
     tokens: TokenUse | None = None
     parts: tuple[Part, ...] = ()
+    embedded: bool = False
     by_numbers: bool = field(default=False, compare=False, repr=False)
 
     @property

@@ -100,6 +100,7 @@ def find_sites(
         blocks=tuple(finder.block_modules()),
         tokens=token_use(finder, sites),
         in_front=finder.in_front if rule == "blocks" else {},
+        embedded=finder.embedded,
         by_numbers=finder.by_numbers or parts,  # parts are known by what they do to numbers
     )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SAME_VALUES = ("clone", "_unsafe_view", "_reshape_copy", "lift_fresh", "cat")  # of one tensor they give what they get
 OVERWRITE = ("copy_", "zero_", "fill_")  # what was there before does not matter
 PRODUCTS = ("mm", "mv", "matmul")  # how the names of matrix products end; "conv" and "linear" may be anywhere in a name
+LOOKUPS = ("embedding", "_embedding", "index", "gather")  # how the names of those begin that read a table at ids
 BY_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 UNREACHED = "the output does not come from the input by operations of torch alone"
 
@@ -112,6 +113,18 @@ class DataFlow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.nodes.append(Node("part", (whole,), tensor.numel(), ids=self.nodes[whole].ids))
             self._views[key] = len(self.nodes) - 1
         return self._views[key]
+
+    def looked_up(self, end: int) -> bool:
+        """Whether a node, or one that it is made of, holds rows of a table at token ids: an embedding."""
+        seen, stack = {end}, [end]
+        while stack:
+            node = self.nodes[stack.pop()]
+            behind = {*node.reads, *node.reads_ids}
+            if not node.ids and node.made_by.startswith(LOOKUPS) and any(self.nodes[i].ids for i in behind):
+                return True
+            stack += behind - seen
+            seen |= behind
+        return False
 
     def trunk(self, end: int | None) -> Trunk | str:
         """What every path from the input to a node passes, or the reason why that cannot be said."""

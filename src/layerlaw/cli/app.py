@@ -173,9 +173,17 @@ def in_options(text: str) -> str:
     first = SAME_TWICE.sub(r"\1", HINT.sub(option, first))
     name, colon, words = first.partition(": ")
     name = ALIASES.get(name, name) if name not in known else name
-    if colon and name in known and name not in WHERE:
+    paths = {str(Path(word)) for word in sys.argv[1:] if word}  # a folder may be called like an option
+    if name == "classes":
+        name = next((one for one in ("classes", "class_map") if _is_given(known.get(one))), "")
+    if colon and name in known and name not in WHERE and name not in paths:
         first = f"{known[name].opts[0]}: {words}"
     return first + line + rest
+
+
+def _is_given(option: Any) -> bool:
+    """Whether the command line has it; the classes of a message may also be those of the data."""
+    return option is not None and any(word.partition("=")[0] in option.opts for word in sys.argv[1:])
 
 
 def run() -> None:

@@ -25,7 +25,7 @@ from layerlaw.cli.weights import load_weights as _load_weights
 from layerlaw.cli.weights import read_state as _state
 from layerlaw.data import DEFAULT, Labeled, load, names
 from layerlaw.data.labeled import Normalize, normalization, scaling_in_words
-from layerlaw.errors import CaptureError, DataError, InputError, LabelError, check_choice, shown
+from layerlaw.errors import CaptureError, DataError, InputError, LabelError, check_choice, demand, shown, whole
 from layerlaw.files import as_path, check_readable
 from layerlaw.integrations.by_name import NamedModel, is_named, load_named
 from layerlaw.packed import read_npz
@@ -133,6 +133,8 @@ class ImageOptions:
         named: NamedModel | None = None,
     ) -> ChosenImages:
         """What `make` returned, unless --data names something else; for a model by name, prepared as its library says."""
+        if per_class is not None:
+            demand(per_class=(per_class, whole(1)))
         if (
             named is not None and replace(self, data=None) == ImageOptions()
         ):  # its own preprocessing, unless options say
@@ -278,7 +280,10 @@ def load_model(
     parts = made if isinstance(made, tuple) else (made,)
     model, data, test = (*parts, None, None)[:3]
     if not isinstance(model, nn.Module):
-        raise InputError(f"{reference}: expected a callable that returns a model, {more}, got {type(model).__name__}.")
+        got = type(model).__name__
+        if isinstance(model, type):
+            got = f"the class {model.__name__} itself: return {model.__name__}(…)"
+        raise InputError(f"{reference}: expected a callable that returns a model, {more}, got {got}.")
     if weights is not None:
         _load_weights(model, weights)
     return model, data, test

@@ -123,6 +123,18 @@ def not_left_out(name: str, named: bool) -> str:
     return ""
 
 
+def why_lost(loss: Tensor, features: Mapping[str, Tensor]) -> str:
+    """Where a loss that is NaN or infinite comes from, by the features (n, d) along depth, and what to do."""
+    where = "features and logits are finite, so they or the labels' scores are too large or too small for their dtype"
+    for name, x in features.items():
+        lost = int((~x.isfinite().flatten(1).all(1)).sum())
+        if lost:
+            where = f"at '{name}' {lost} of {len(x)} samples have NaN or infinite features"
+            break
+    came = "NaN" if bool(loss.isnan().any()) else "infinite"
+    return f"the loss is {came}: {where}. Check the inputs for such values, or use a lower learning rate"
+
+
 def leaves_behind(starts: Collection[Any], is_goal: Callable[[Any], bool] = lambda node: False) -> set[Any] | None:
     """What the graph of autograd behind some nodes ends in: tensors, or nodes that lead nowhere; `None`: it meets a goal."""
     seen, ahead, leaves = set(starts), deque(starts), set()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import sys
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -20,37 +17,18 @@ from torch.nn import functional as F
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.choice import RULES, check_sites
 from layerlaw.capture.hooks import Capture
-from layerlaw.capture.modules import entering, main_input, modules_of, tensors_in
+from layerlaw.capture.modules import WeakHook, entering, main_input, modules_of, tensors_in
 from layerlaw.capture.network import COMPILERS, Randomness, device_of, network_of, probing_state
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import CaptureError, InputError, LabelError
-from layerlaw.lab.losses import leaves_behind, node_number, not_left_out, plan_sites
-from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, check_batch, with_logits
+from layerlaw.lab.losses import leaves_behind, node_number, not_left_out, plan_sites, why_lost
+from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, check_batch, check_known, with_logits
 from layerlaw.stats import ClassSums, checked_labels
+from layerlaw.stats.passes import check_finite
 from layerlaw.stats.ranks import all_reduce
 
-
-class _Hook:
-    """Calls a method of a loss as long as the loss is there; copies of the network do not take it along."""
-
-    def __init__(self, owner: Any = None, method: str = "", *first: Any) -> None:
-        self._owner, self._method, self._first = weakref.ref(owner) if owner is not None else None, method, first
-
-    def __call__(self, *args: Any) -> None:
-        if (owner := self.owner) is not None:
-            getattr(owner, self._method)(*self._first, *args)
-
-    @property
-    def owner(self) -> Any:
-        """The loss; `None` where it is gone."""
-        return None if self._owner is None else self._owner()
-
-    def __deepcopy__(self, memo: Any) -> _Hook:
-        return _Hook()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Hook, ()
+_Hook = WeakHook  # its name in networks that were pickled by earlier versions
 
 
 class SVSL(nn.Module):
@@ -64,7 +42,8 @@ class SVSL(nn.Module):
     their outputs. The other settings are those of `PenaltySettings`. The first forward makes a dry run, unless an `example`
     (inputs) was given. `base` is the loss beside the penalty; without gradients (validation) it is all. With `learn_alpha`
     hand `loss.parameters()` to the optimizer too; means and steps are in `loss.state_dict()`. Make it before the first call
-    of a compiled model, which would not notice later hooks.
+    of a compiled model, which would not notice later hooks. A NaN or infinite loss is told once, with the first such site,
+    on a GPU in `torch.autograd.set_detect_anomaly(True)` alone: a look at every loss would wait for the device.
     """
 
     def __init__(
@@ -85,7 +64,7 @@ class SVSL(nn.Module):
         if not isinstance(sites, str) and isinstance(sites, (list, tuple)) and not sites:
             raise InputError("sites: expected a rule or names of modules, got an empty list.")
         check_sites(network, sites)
-        _check_known(how)
+        check_known(how, SVSL)
         self.criterion = VariabilityCriterion(
             PenaltySettings(alpha, **how), named=not (isinstance(sites, str) and sites in RULES), base=base
         )
@@ -95,16 +74,17 @@ class SVSL(nn.Module):
         self._nodes: list[Any] = []  # of the graph of autograd: the sites and the end of the last forward
         self._span: tuple[int | None, int | None] = None, None  # numbers of nodes that were made in it lie between
         self._told = False  # that logits seem to be of another network
+        self._told_lost = False  # that a loss was NaN or infinite
         self._calls: dict[str, int] = {}
         self._names: tuple[str, ...] = ()  # of modules that are listened to
         self._mask: Tensor | None = None
         self._listening, self._running, self._forwards = self.criterion.active, False, 0
         self.register_load_state_dict_post_hook(_listen_again)  # type: ignore[no-untyped-call]
         self._handles = [
-            network.register_forward_pre_hook(_Hook(self, "_begin"), with_kwargs=True),
-            network.register_forward_hook(_Hook(self, "_end")),
+            network.register_forward_pre_hook(WeakHook(self, "_begin"), with_kwargs=True),
+            network.register_forward_hook(WeakHook(self, "_end")),
         ]
-        if example is not None and alpha > 0:
+        if example is not None:
             self._prepare(network, (example,), {})
 
     @property
@@ -127,8 +107,17 @@ class SVSL(nn.Module):
         alpha = self.criterion.alpha
         return alpha.item() if isinstance(alpha, Tensor) else alpha
 
+    @property
+    def _pulled(self) -> list[str]:
+        """The sites that the penalty acts on: those of the last loss, before it by what is known of their gradients."""
+        if self.criterion.acted_on:
+            return list(self.criterion.acted_on)
+        start = self.sites.index(first) if (first := self.criterion.how.first) is not None else 0
+        fixed = {name for name, tensor in self._found.items() if not tensor.requires_grad}
+        return [name for name in self.sites[start:] if name in self._listed and name not in fixed]
+
     def __repr__(self) -> str:
-        where = self._listed if self._capture is not None else self._choice  # before the first forward as chosen
+        where = self._pulled if self._capture is not None else self._choice  # before the first forward as chosen
         return f"SVSL(alpha={self.alpha:g}, reduction={self.criterion.how.reduction!r}, sites={where!r})"
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -145,6 +134,7 @@ class SVSL(nn.Module):
         self._check_origin(logits, nodes, self._span)
         result: Tensor = self.criterion(logits, labels, features)
         self._listening = self.criterion.active
+        self._tell_lost(result, {**features, "logits": logits})
         return result
 
     def _features(self, found: dict[str, Tensor], forwards: int, logits: Tensor, samples: int) -> dict[str, Tensor]:
@@ -201,6 +191,18 @@ class SVSL(nn.Module):
         what = "no gradient leads from the logits to the model's last forward: are they those of another network?"
         warnings.warn(f"layerlaw: {what} The penalty is on features of that forward.", stacklevel=5)
 
+    def _tell_lost(self, result: Tensor, features: Mapping[str, Tensor]) -> None:
+        """Warn, once, where the loss is NaN or infinite, with the first site that is so.
+
+        Not an error: mixed precision meets such steps now and then, and its scaler leaves them out. To look at a tensor of a
+        GPU is to wait for the device, at every step: there it is told in torch's anomaly mode alone, which waits too.
+        """
+        seen = result.device.type == "cpu" or torch.is_anomaly_enabled()
+        if self._told_lost or not seen or torch.compiler.is_compiling() or bool(result.isfinite().all()):
+            return
+        self._told_lost = True
+        warnings.warn(f"layerlaw: {why_lost(result, features)}. This is told once.", stacklevel=5)
+
     def reset(self) -> None:
         """Forget the last forward."""
         self._found, self._nodes, self._forwards = {}, [], 0
@@ -225,10 +227,12 @@ class SVSL(nn.Module):
         network = self._net()
         batches = Batches(data, batch_size=batch_size, batchnorm="running", where="data", network=network)
         sums: dict[str, ClassSums] = {}
+        of_batch: dict[Any, Tensor] = {}
         labels = torch.zeros(0)
 
         def consume(site: Site, features: Tensor) -> None:
             part = ClassSums.of(features, labels, classes)
+            of_batch[site.name] = part.sums
             sums[site.name].add(part) if site.name in sums else sums.update({site.name: part})
 
         with Randomness(data), probing_state(network, "running"):
@@ -242,6 +246,7 @@ class SVSL(nn.Module):
                     here = batch.to(home)
                     labels, _ = checked_labels(here.labels, classes, where=f"labels of batch {i}")
                     capture.run(here, where=f"batch {i}")
+                    check_finite(of_batch, lambda _, i=i: f"batch {i}")  # type: ignore[misc]
         if self.criterion.how.across_ranks:
             all_reduce([tensor for one in sums.values() for tensor in one.tensors])
         counts = next(iter(sums.values())).counts
@@ -288,7 +293,7 @@ class SVSL(nn.Module):
         modules = modules_of(network)
         self._names = tuple(self._capture.expected)
         for name in self._names:
-            before, after = _Hook(self, "_enter", name), _Hook(self, "_leave", name)
+            before, after = WeakHook(self, "_enter", name), WeakHook(self, "_leave", name)
             self._handles.append(modules[name].register_forward_pre_hook(before, with_kwargs=True))
             self._handles.append(modules[name].register_forward_hook(after))
 
@@ -305,14 +310,16 @@ class SVSL(nn.Module):
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """The model is called."""
         self._running = False
-        if not self._listening or not torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return
         fresh = self._capture is None
-        if fresh:
+        if fresh and (self._listening or self.criterion.how.first is not None):  # a wrong name is told at once
             prepare = self._prepare
             if COMPILERS[0] in sys.modules:  # a dry run cannot be traced; loading the compiler takes a second
                 prepare = torch.compiler.disable(prepare)  # type: ignore[no-untyped-call]
             prepare(module, args, kwargs)
+        if not self._listening:
+            return
         if self._reduce != "flatten":
             self._mask = Batch(args, kwargs, torch.zeros(0)).mask
         self._found, self._nodes, self._calls, self._running = {}, [], dict.fromkeys(self._names, 0), True
@@ -365,7 +372,7 @@ class SVSL(nn.Module):
 def _unheard(network: nn.Module) -> Iterator[None]:
     """No loss of the network listens to a dry run: another one may be in the middle of the forward that makes it."""
     hooks = [*network._forward_pre_hooks.values(), *network._forward_hooks.values()]
-    losses = {id(loss): loss for hook in hooks if isinstance(hook, _Hook) and (loss := hook.owner) is not None}
+    losses = {id(loss): loss for hook in hooks if isinstance(hook, WeakHook) and (loss := hook.owner) is not None}
     before = [(loss, loss._listening, loss._running) for loss in losses.values()]
     for loss, _, _ in before:
         loss._listening = loss._running = False
@@ -374,18 +381,6 @@ def _unheard(network: nn.Module) -> Iterator[None]:
     finally:
         for loss, listening, running in before:
             loss._listening, loss._running = listening, running
-
-
-def _check_known(how: Mapping[str, Any]) -> None:
-    """Raise where a keyword is none of the penalty's settings."""
-    settings = [setting.name for setting in fields(PenaltySettings)]
-    own = inspect.signature(SVSL).parameters.values()
-    known = list(dict.fromkeys([*(one.name for one in own if one.kind is one.KEYWORD_ONLY), *settings]))
-    for name in how:
-        if name not in settings:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else f" It has {', '.join(known)}."
-            raise TypeError(f"SVSL() got an unexpected keyword argument '{name}'.{hint}")
 
 
 def _listen_again(loss: SVSL, keys: Any) -> None:

@@ -7,11 +7,13 @@ Cross-entropy + P, P = α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_j(x_i) − μ
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, get_args
 
@@ -119,6 +121,7 @@ class VariabilityCriterion(nn.Module):
         self.means: dict[str, Tensor] = {}  # moving or of the whole set, (C, d)
         self.known: dict[str, Tensor] = {}  # which classes have one (C,)
         self.steps, self.terminal = 0, False
+        self.acted_on: tuple[str, ...] = ()  # sites of the last penalty
         self._right: Tensor | None = None
         self._told = False  # of a first site without gradient
         self._seen = 0
@@ -182,7 +185,9 @@ class VariabilityCriterion(nn.Module):
     def penalty(self, features: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
         """α/(C·m) Σ_j Σ_c (1/n_c) Σ_{i∈c} ‖g_i − μ_c‖², over N as "paper"."""
         with torch.autocast(labels.device.type, enabled=False):
-            return self._penalty(self.pulled(features), labels, classes)
+            chosen = self.pulled(features)
+            self.acted_on = tuple(chosen)
+            return self._penalty(chosen, labels, classes)
 
     def _penalty(self, chosen: Mapping[str, Tensor], labels: Tensor, classes: int) -> Tensor:
         with full_precision():
@@ -271,10 +276,10 @@ class VariabilityCriterion(nn.Module):
         before = before.to(now)
         known = self.known.get(name, torch.zeros_like(present)).to(present.device)
         momentum, one = now.new_full((), self.how.momentum), now.new_ones(())  # numbers would give float32
-        share = torch.where(known, momentum, one) * present
-        after = before + share * (now - before)
+        sound = present & now.isfinite().all(1, keepdim=True)  # else one lost batch would be in the average for ever
+        after = torch.where(sound, before + torch.where(known, momentum, one) * (now - before), before)
         if self.training:
-            self.means[name], self.known[name] = after, known | present
+            self.means[name], self.known[name] = after, known | sound
         return after
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -348,6 +353,18 @@ def with_logits(choice: SiteChoice) -> SiteChoice:
     if isinstance(choice, str) and choice in RULES:
         return [choice, "logits"]
     return list(choice) if isinstance(choice, tuple) else choice
+
+
+def check_known(how: Mapping[str, Any], loss: type) -> None:
+    """Raise where a keyword of a loss is none of the penalty's settings."""
+    settings = [setting.name for setting in fields(PenaltySettings)]
+    own = inspect.signature(loss).parameters.values()
+    known = list(dict.fromkeys([*(one.name for one in own if one.kind is one.KEYWORD_ONLY), *settings]))
+    for name in how:
+        if name not in settings:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else f" It has {', '.join(known)}."
+            raise TypeError(f"{loss.__name__}() got an unexpected keyword argument '{name}'.{hint}")
 
 
 def check_batch(logits: Any, labels: Any) -> None:

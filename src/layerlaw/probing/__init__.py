@@ -246,6 +246,7 @@ def recorded(
             "sites_why": run.plan.why,
             **({"blocks": list(run.plan.blocks)} if run.plan.blocks and run.plan.rule != "blocks" else {}),
             **({"in_front": {k: list(v) for k, v in run.plan.in_front.items()}} if run.plan.in_front else {}),
+            **({"embedded": True} if run.plan.embedded else {}),
             "reduce": options.reduce,
             "batchnorm": options.batchnorm,
             "batch_size": data.batch_size,

@@ -368,7 +368,8 @@ def borrowed(data: Batches, classes: Classes | Targets, device: torch.device | N
     """A few samples for a rank that has none to count: its statistics have the same shapes then, and add nothing."""
     if data.spare is None:
         return None
-    batch, where = data.spare.to(device), f"{data.where}, samples that are not counted"
+    # They may be its own, of classes that are not measured, whose NaN one process would not look at.
+    batch, where = data.spare.to(device).finite(), f"{data.where}, samples that are not counted"
     if isinstance(classes, Targets):
         labels = classes.positions(batch.labels, where)[0]
     else:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from layerlaw.stats.precision import beyond_float32
 from layerlaw.stats.spectrum import FEW, right_singular
 from layerlaw.stats.sums import ClassSums
 
@@ -17,7 +18,6 @@ Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
 SMALL_MARK = 2**16  # numbers: of larger digests the marks are not kept
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
-SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
 UNEQUAL = 1e6  # times as many samples in a class as in another: a Gram matrix of their contrasts has lost six digits
 ADDED_UP = 0.1  # of √n: what float64 sums of so many samples round, in units of the last digit of their offset
@@ -159,9 +159,9 @@ class Centers(Span):
 
     @property
     def extreme(self) -> Tensor:
-        """Whether squared lengths of the features leave the range of float32, upwards or downwards (…)."""
+        """Whether squared lengths of the features, less their origin, leave the range of float32 (…)."""
         sizes = self.spread / self.counts.sum(-1) + self.mean.square().sum(-1) + self.scales.square().sum(-1)
-        return ~(sizes.isfinite() & (sizes > SMALL_SQUARES))
+        return beyond_float32(sizes)
 
     @property
     def looked_at(self) -> tuple[Tensor, Tensor, Tensor, int]:

@@ -112,7 +112,7 @@ def listed_labels(labels: Sequence[Any], *, where: str) -> Tensor:
     cure = "Number the classes from 0, np.unique(labels, return_inverse=True)[1]"
     words = [label for label in labels if isinstance(label, str)]
     if words:
-        named = f"{cure}; classes=[…] takes their names"
+        named = f"{cure}; in Python `classes` takes their names"
         raise LabelError(f"{where}: expected class numbers, got strings such as {words[0]!r}. {named}.")
     try:
         return torch.as_tensor([label.item() if isinstance(label, Tensor) else label for label in labels])

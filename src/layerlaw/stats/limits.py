@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from layerlaw.errors import FeatureError
-from layerlaw.stats.centers import FLOAT32_RESOLUTION, SMALL_SQUARES, Centers, FeatureFit
-from layerlaw.stats.precision import on_host
+from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit
+from layerlaw.stats.precision import beyond_float32, on_host
 
 NEAR = 10.0  # times the cutoff: where real scales reach down so far, more of them may lie below
 OFFSET = 100.0  # times its spread: nearer to 0, what rounding hides is smaller than what few samples hide
@@ -130,7 +130,7 @@ class Extent(NamedTuple):
         n, offset, largest, scales, around, cut, cutoff, rank = on_host(small)
         differences, within = scales.square().sum(-1), around / n
         squares = offset.square() + differences + within
-        extreme = ~(squares.isfinite() & (squares > SMALL_SQUARES))
+        extreme = beyond_float32(squares)
         if site.dtype != torch.float64:  # a squared length may overflow float32 where D does not
             within = torch.where(within.isfinite(), within, 0.0)
         size = (offset.square() + differences + within).sqrt()

@@ -18,6 +18,7 @@ from layerlaw.threads import Counted
 # features need no second copy; a GPU wants few, large kernels.
 CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 HERE = {"cpu"}  # kinds of devices whose numbers are at hand
+SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 
 
 def full_precision() -> AbstractContextManager[None]:
@@ -210,3 +211,8 @@ def whole_blocks(rows: int, block: int, row_bytes: int, device: torch.device) ->
         yield slice(start, min(start + step, even))
     if even < rows:
         yield slice(even, rows)
+
+
+def beyond_float32(squares: Tensor) -> Tensor:
+    """Whether squared lengths (…) of samples leave the range of float32, upwards or downwards."""
+    return ~(squares.isfinite() & (squares > SMALL_SQUARES))
