@@ -204,7 +204,7 @@ def _some(names: list[str], shown: int = 3) -> str:
 
 
 def statistic_bytes(classes: int, features: int) -> int:
-    """Memory of the statistics of one site: sums, means and basis in float64, and again what pass 2 multiplies with."""
+    """Memory of the statistics of one site: sums, means and basis in float64, means and basis again in float32."""
     return 40 * classes * features
 
 

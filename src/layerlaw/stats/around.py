@@ -43,19 +43,10 @@ class Alike:
     @cached_property
     def frame(self) -> Frame:
         """What the features are multiplied with: the basis of each site, and below it those of the views."""
+        views = [view.basis for view in (self.left_out, self.permuted) if view is not None]
+        views += [] if self.reference is None else [self.reference]
         means = self.centers.rounded_means
-        return Frame(means, self._rows.to(means.dtype))
-
-    @cached_property
-    def exact_frame(self) -> Frame:
-        """The same in float64: neither which samples share a product shows then, nor the last digit of basis and means."""
-        return Frame(self.centers.rounded_means.double(), self._rows)
-
-    @property
-    def _rows(self) -> Tensor:
-        rows = [self.centers.basis, *(view.basis for view in (self.left_out, self.permuted) if view is not None)]
-        rows += [] if self.reference is None else [self.reference]
-        return rows[0] if len(rows) == 1 else torch.cat(rows, -2)  # of a wide site a copy is large
+        return Frame(means, torch.cat([self.centers.basis, *views], -2).to(means.dtype))
 
     @cached_property
     def wide(self) -> list[bool]:
@@ -345,26 +336,16 @@ def add_fuzziness(sites: Sequence[Around], view: Literal["left_out", "permuted"]
         home += part.to(home.device)
 
 
-def _exactly(sites: Sequence[Around], device: torch.device) -> bool:
-    """Whether float32 features are multiplied in float64: on a CPU that is fast enough, but for the many rows of views.
-
-    Where float32 sums could have lost directions, those of float64 have them, and then the products are to have them too.
-    """
-    views = any(site.alike.left_out is not None or site.alike.permuted is not None for site in sites)
-    return device.type == "cpu" and (not views or any(site.closer is not None for site in sites))
-
-
 def frame_of(sites: Sequence[Around], device: torch.device) -> tuple[Frame, Tensor | None]:
     """What the features of several sites (S, n, d) are multiplied with, and the moves of their permuted labels, if any."""
     alike, place = sites[0].alike, _side_by_side(sites)
-    permuted, wide = alike.permuted, any(site.alike.wide[site.index] for site in sites)
-    frames = [site.alike.exact_frame if _exactly(sites, device) else site.alike.frame for site in sites]
+    frame, permuted, wide = alike.frame, alike.permuted, any(site.alike.wide[site.index] for site in sites)
     if place is not None:
-        means, basis = frames[0].means[place], frames[0].basis[place]
+        means, basis = frame.means[place], frame.basis[place]
         moves = None if permuted is None or permuted.moves is None else permuted.moves[place]
     else:
-        each = [(frame, site.index) for frame, site in zip(frames, sites, strict=True)]
-        means, basis = (torch.stack([getattr(frame, part)[i] for frame, i in each]) for part in ("means", "basis"))
+        means = torch.stack([site.alike.frame.means[site.index] for site in sites])
+        basis = torch.stack([site.alike.frame.basis[site.index] for site in sites])
         moved = [site.permuted.moves for site in sites if site.permuted and site.permuted.moves is not None]
         moves = torch.stack(moved) if moved else None
     return Frame(means.to(device), basis.to(device), wide), None if moves is None else moves.to(device)

@@ -48,11 +48,9 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
     """
     *batch, n, d = features.shape
     wide = torch.float64 if frame.wide else None
-    exact = features.dtype != frame.means.dtype == torch.float64  # beside float64 there is less room in a cache
-    row_bytes = (32 if exact else 4) * d * torch.Size(batch).numel()
     coordinates, lengths = [], []
     residual: Tensor | None = None
-    for rows in row_chunks(n, row_bytes, features.device):
+    for rows in row_chunks(n, 4 * d * torch.Size(batch).numel(), features.device):
         # Chunk after chunk in the same memory: much of it is in the cache of a GPU, as on a CPU all of it is.
         again = residual if residual is not None and residual.shape[-2] == rows.stop - rows.start else None
         center = take_rows(frame.means, labels[..., rows], out=again)

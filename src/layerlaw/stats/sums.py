@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import FEW_LABELS, kept_one_hot, one_hot
+from layerlaw.stats.labels import FEW_LABELS, kept_one_hot, one_hot, runs_of
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, whole_blocks
 from layerlaw.stats.stacking import SMALL, Key, Pages, side_by_side
 
@@ -26,7 +26,7 @@ class Assignment:
     """Labels (…, n) made ready for sums over the rows of (…, n, d) features, which are numbered through (N rows).
 
     first (…·K,) is a row of each class; own (N,) says which of those belongs to a row; cells (N,) says where the row is
-    added: its leading index, group and class. counts (…, K), or (g, K) when the sums are split into
+    added: its leading index, block of rows, group and class. counts (…, K), or (g, K) when the sums are split into
     groups; spreads (N,) numbers leading index and group.
     """
 
@@ -61,8 +61,9 @@ class Assignment:
         flat = labels.reshape(B, n)
         own = (lead * classes + flat).reshape(-1)
         group = torch.zeros_like(flat) if split is None else split.expand(B, n)
+        block = torch.arange(n, device=device) // ROWS_IN_FLOAT32
         g = max(1, groups)
-        cells = (lead * g + group) * classes + flat
+        cells = ((lead * (-(-n // ROWS_IN_FLOAT32)) + block) * g + group) * classes + flat
         spreads = lead * g + group
         if split is None:
             counts = (
@@ -87,8 +88,8 @@ class Assignment:
     def _made_for(self, sites: int) -> Assignment:
         S, n = sites, len(self.labels)
         lead = torch.arange(S, device=self.labels.device).unsqueeze(-1)  # (S, 1)
-        K, g = self.counts.shape[-1], max(1, self.groups)
-        steps = {"first": n, "own": K, "cells": g * K, "spreads": g}
+        K, blocks, g = self.counts.shape[-1], -(-n // ROWS_IN_FLOAT32), max(1, self.groups)
+        steps = {"first": n, "own": K, "cells": blocks * g * K, "spreads": g}
         parts = {name: (getattr(self, name) + step * lead).reshape(-1) for name, step in steps.items()}
         shared = {name: getattr(self, name).expand(S, *getattr(self, name).shape) for name in ("labels", "counts")}
         return Assignment(**shared, **parts, groups=self.groups)
@@ -98,6 +99,12 @@ class Assignment:
         """Whether all entries of the leading dimension have the same labels."""
         pairs = zip(self.labels.shape[:-1], self.labels.stride(), strict=False)
         return all(size == 1 or step == 0 for size, step in pairs)
+
+    @cached_property
+    def runs(self) -> tuple[Tensor, Tensor]:
+        """Rows in the order of their cells (N,), and where each cell begins in it."""
+        blocks = max(1, -(-self.labels.shape[-1] // ROWS_IN_FLOAT32))
+        return runs_of(self.cells, self.counts.numel() * blocks)
 
     def indicators(self, dtype: torch.dtype) -> Tensor:
         """Of the cells that rows are added into, (1, C, n) where all entries have the same labels, else (B, C, n)."""
@@ -149,22 +156,17 @@ class ClassSums:
     def assigned(cls, features: Tensor, to: Assignment) -> ClassSums:
         """Sums of (…, n, d) features into the cells of an assignment.
 
-        One sample of each class is subtracted before the sum and added back in float64: what is rounded is then of the
-        size of the within-class spread, whatever the offset and the distance of the classes. On a CPU float32 features are
-        made float64 and added up as they are, which rounds less: sums are the same ones however the samples are dealt.
+        One sample of each class is subtracted before the sum and added back in float64: what is rounded to float32 is
+        then of the size of the within-class spread, whatever the offset and the distance of the classes.
         """
         d = features.shape[-1]
         rows = features.reshape(-1, d)
         reference = at_least_float32(rows.index_select(0, to.first))  # (…·K, d)
-        as_they_are = features.device.type == "cpu" and reference.dtype == torch.float32
-        way = partial(_add_up, around=False) if as_they_are else _way(to, features.device)
-        sums, lengths = way(rows, reference, to)
+        sums, lengths = _way(to, features.device)(rows, reference, to)
         squares, m = double(lengths).square_(), to.counts.shape[:-1].numel()
         spread = squares.new_zeros(m).index_add_(0, to.spreads, squares) if to.groups else squares.view(m, -1).sum(-1)
-        sums = sums.view(*to.counts.shape, d)
-        if not as_they_are:
-            place = double(reference).view(*to.labels.shape[:-1], *((1,) if to.groups else ()), -1, d)
-            sums = sums.addcmul_(to.counts.unsqueeze(-1), place)
+        place = double(reference).view(*to.labels.shape[:-1], *((1,) if to.groups else ()), -1, d)
+        sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
         return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
 
     @property
@@ -295,19 +297,25 @@ class PagedSums:
         return self._made[dtype, device]
 
 
-def _add_up(rows: Tensor, reference: Tensor, to: Assignment, *, around: bool = True) -> tuple[Tensor, Tensor]:
-    """Cell sums (cells, d) in float64 and lengths (N,) of the rows around their reference, by one pass over the rows.
-
-    Not `around`: the sums are those of the rows as they are.
-    """
-    (N, d), lengths = rows.shape, reference.new_empty(len(rows))
-    sums = torch.zeros((to.counts.numel(), d), dtype=torch.float64)
-    for part in row_chunks(N, 16 * d, rows.device):  # beside the rows in float32 there are those in float64
+def _add_up(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Tensor]:
+    """Cell sums (cells, d) in float64 and lengths (N,) of the rows around their reference, by one pass over the rows."""
+    (N, d), C = rows.shape, to.counts.numel()
+    blocks = max(1, -(-to.labels.shape[-1] // ROWS_IN_FLOAT32))
+    chunks, lengths = list(row_chunks(N, 4 * d, rows.device)), reference.new_empty(N)
+    at_once = (
+        len(chunks) == 1 and reference.dtype == torch.float32
+    )  # then going through the rows of every cell is faster
+    sums = reference.new_zeros((0 if at_once else C * blocks, d))
+    for part in chunks:
         near = reference.index_select(0, to.own[part])
         near = torch.sub(rows[part], near, out=near)
+        sums = torch.embedding_bag(near, *to.runs)[0] if at_once else sums.index_add_(0, to.cells[part], near)
         torch.linalg.vector_norm(near, dim=-1, out=lengths[part])
-        sums.index_add_(0, to.cells[part], double(near if around else rows[part]))
-    return sums, lengths
+    whole = double(sums)
+    if blocks > 1:  # (…, blocks, cells of one leading index, d)
+        B = torch.Size(to.labels.shape[:-1]).numel()
+        whole = whole.view(B, blocks, C // B, d).sum(1).view(C, d)
+    return whole, lengths
 
 
 def _way(to: Assignment, device: torch.device) -> Callable[[Tensor, Tensor, Assignment], tuple[Tensor, Tensor]]:
