@@ -1,6 +1,7 @@
 """A dense block as one operation: values, gradients and running statistics are those of its layers one by one."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -112,6 +113,21 @@ def test_running_statistics_follow_as_those_of_batchnorm() -> None:
     block._follow(statistics, 6 * 12 * 20)
     for (name, ours), (_, theirs) in zip(block.named_buffers(), usual.named_buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, msg=name)
+
+
+def test_a_block_is_as_built_until_it_is_changed_or_looked_at() -> None:
+    def as_built(change: Callable[[DenseLayer], object]) -> bool:
+        layer = block_of(16, 8, 1)[0]
+        assert isinstance(layer, DenseLayer)
+        change(layer)
+        return all(map(dense._as_built, layer.modules()))
+
+    assert as_built(lambda layer: None)
+    assert not as_built(lambda layer: layer.norm2.eval())
+    assert not as_built(lambda layer: layer.conv1.register_forward_hook(lambda *_: None))
+    assert not as_built(lambda layer: layer.norm1.register_full_backward_hook(lambda *_: None))
+    assert not as_built(lambda layer: setattr(layer, "norm1", nn.SyncBatchNorm(16)))
+    assert not as_built(lambda layer: setattr(layer.norm1, "momentum", None))
 
 
 def variance(x: Tensor, over: tuple[int, ...]) -> Tensor:

@@ -115,12 +115,13 @@ class DenseBlock(nn.Sequential):
         return y
 
     def _as_one(self, x: Tensor) -> bool:
-        """Whether it is trained there, and nothing is wanted of its inside."""
+        """Whether it is trained there, its layers are as they were built, and nothing is wanted of its inside."""
         if not (x.is_cuda and self.training and torch.is_grad_enabled() and x.dtype != torch.float64):
             return False
+        if torch.cuda.get_device_capability(x.device) < (8, 0):  # Triton may not know older ones
+            return False
         inside = [module for module in self.modules() if module is not self]
-        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in inside)
-        return x.is_contiguous(memory_format=torch.channels_last) and not hooked and all(m.training for m in inside)
+        return x.is_contiguous(memory_format=torch.channels_last) and all(map(_as_built, inside)) and len(self) > 0
 
     @torch.no_grad()
     def _follow(self, statistics: list[Tensor], count: int) -> None:
@@ -139,6 +140,15 @@ class DenseBlock(nn.Sequential):
         variances = apart(variance * unbiased, inner_variance * unbiased)
         torch._foreach_lerp_([norm.running_var for norm in every], variances, every[0].momentum)
         torch._foreach_add_([norm.num_batches_tracked for norm in every], 1)
+
+
+def _as_built(module: nn.Module) -> bool:
+    """Whether a part of a block does what it did when it was built, and nobody looks: not so with BatchNorm over ranks."""
+    if type(module) not in (DenseLayer, nn.BatchNorm2d, nn.Conv2d):
+        return False
+    looked_at = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+    follows = not isinstance(module, nn.BatchNorm2d) or (module.track_running_stats and module.momentum == 0.1)
+    return module.training and follows and not looked_at
 
 
 @cache
