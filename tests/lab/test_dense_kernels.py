@@ -1,7 +1,9 @@
 """A dense block as one operation: values, gradients and running statistics are those of its layers one by one."""
 
 import copy
+import os
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -35,10 +37,20 @@ def gone_through(block: nn.Module, x: Tensor, weights: Tensor) -> dict[str, Tens
     return {"out": y.detach(), "in": x.grad, **slopes, **dict(block.named_buffers())}
 
 
-@cuda
+@pytest.fixture(params=[pytest.param("cuda", marks=cuda), "cpu"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A GPU; or a CPU, by Triton's interpreter."""
+    if request.param == "cpu":
+        if os.environ.get("TRITON_INTERPRET") != "1" or dense._kernels() is None:
+            pytest.skip("TRITON_INTERPRET=1 and triton are needed")
+        monkeypatch.setattr(DenseBlock, "_as_one", lambda _, x: x.dtype != torch.float64)
+        monkeypatch.setattr(torch.cuda, "device_of", lambda _: nullcontext())
+    return torch.device(request.param)
+
+
 @pytest.mark.parametrize("growth", [8, 48])
-def test_a_dense_block_equals_its_layers(growth: int) -> None:
-    device, block = torch.device("cuda"), block_of(16, growth).cuda()
+def test_a_dense_block_equals_its_layers(growth: int, device: torch.device) -> None:
+    block = block_of(16, growth).to(device)
     x = (3 * torch.randn(SHAPE) + 10).to(device).contiguous(memory_format=torch.channels_last)
     weights = torch.randn(6, 16 + 3 * growth, 12, 20, device=device)
     exact, plain = copy.deepcopy(block).double(), copy.deepcopy(block)
