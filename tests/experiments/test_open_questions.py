@@ -139,5 +139,6 @@ def test_both_data_sets_share_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(open_questions, "SETS", _Both(("fashion_mnist", "cifar10")))
     found = find("conv_grid").run(Setting(quick=True, progress=False, folder=tmp_path / "conv_grid"))
     numbers = {row.name: row.ours for row in found.rows}
-    assert numbers["fashion_mnist-base/pearson"] == numbers["cifar10-base/pearson"]  # in a quick run the same images
+    same = pytest.approx(numbers["fashion_mnist-base/pearson"], rel=1e-4)  # in a quick run the images are the same
+    assert numbers["cifar10-base/pearson"] == same
     assert [len(table.rows) for table in found.tables if table.title == "One factor at a time"] == [2]
