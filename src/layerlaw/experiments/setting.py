@@ -21,6 +21,7 @@ from layerlaw.experiments.runs import Runs
 from layerlaw.files import check_room, json_safe, made_folder, write_json
 from layerlaw.lab import Recipe, Samples, Schedule, sweep
 from layerlaw.lab.engines import Engine
+from layerlaw.lab.fleet.rows import compiles
 from layerlaw.lab.networks import Precision
 from layerlaw.packed import read_sealed_npz, write_npz
 from layerlaw.progress import Progress
@@ -115,9 +116,11 @@ class Setting:
         copied: tuple[int, int] | None = None,
         shared: str = "",
         networks: bool = True,
+        compile: bool = False,
     ) -> Runs:
         """Train and measure; `name` tells the sweeps of one experiment apart in its folder, or in that of the experiment
-        that it is `shared` with, whose networks are then not trained again. Without `networks` only numbers are kept."""
+        that it is `shared` with, whose networks are then not trained again. Without `networks` only numbers are kept.
+        `compile`, as in `sweep`, where there is a GPU that can: for long trainings, a network at a time."""
         self.used(recipes, data)
         folder = None if self.folder is None else (self.folder.parent / shared if shared else self.folder) / name
         how: dict[str, Any] = {
@@ -127,6 +130,7 @@ class Setting:
             "workers": self.workers,
             "engine": self.engine,
             "networks": networks,
+            "compile": compile and torch.device(self.device).type == "cuda" and compiles(),
         }
         return Runs(sweep(recipes, data, folder=folder, device=self.device, progress=self.progress, **how))
 

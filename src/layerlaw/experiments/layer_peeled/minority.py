@@ -168,7 +168,7 @@ def networks_read(
     def make(missing: list[Recipe]) -> Iterator[tuple[Recipe, dict[str, Any]]]:
         trained.extend(missing)
         name = f"counts/{case.name.replace('/', '-')}"
-        for run in setting.train(name, missing, given, Schedule(batchnorm=("running",))):
+        for run in setting.train(name, missing, given, Schedule(batchnorm=("running",)), compile=True):
             read = reading(run, case, images(run.recipe.seed).imbalanced(case.counts), setting.device)
             D = None if read is None else run.measurement(batchnorm="running").separation[-1]
             yield run.recipe, asdict(NetworkRead(run.recipe.seed, read, run.diverged, D, run.losses[-1]))
@@ -367,6 +367,6 @@ def _notes(setting: Setting, plan: CountPlan, data: str) -> list[str]:
         f"{counted(least, 'image')} of each rare class at R = {plan.largest:g}. Beside the authors' "
         f"setting: {'; '.join(left)}.",
         *setting.note(
-            "Trained in bf16 on a GPU, in float32 on a CPU; features and decisions are read in float32.", quick=False
+            "Trained in bf16 and compiled on a GPU, in float32 on a CPU; features and decisions are read in float32.", quick=False
         ),
     ]
