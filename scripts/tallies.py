@@ -97,6 +97,9 @@ def main() -> int:
             for rows in record["rows"]
         ],
         "next_token": [rows for name, record in records.items() if name.startswith("lm_") for rows in record["rows"]],
+        "layer_peeled": [
+            rows for name, record in records.items() if name.startswith("minority") for rows in record["rows"]
+        ],
         "collapse": [rows for name, record in records.items() if name.startswith("svsl_") for rows in record["rows"]],
     }
     wrong = 0

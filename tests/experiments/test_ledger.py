@@ -45,7 +45,7 @@ def test_the_files_are_what_the_script_makes_of_the_records(documents: dict[Path
 def test_the_index_has_a_line_per_figure_and_few_words_around_them(documents: dict[Path, str]) -> None:
     index = documents[ROOT / "docs" / "reproduction.md"]
     figures = {path.stem for path in documents if path.parent.name == "reproduction"}
-    assert len(index.splitlines()) <= len(figures) + 60
+    assert len(index.splitlines()) <= len(figures) + 70  # four papers
     for name in figures:
         assert f"(reproduction/{name}.md)" in index
 
