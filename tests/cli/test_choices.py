@@ -58,6 +58,7 @@ def test_width_and_shape_give_one_json_object(tmp_path: Path) -> None:
         (("depth", "--device", "gpu"), "device: expected one that torch can use here"),
         (("depth", "--optimizer", "adamw"), "optimizer: expected one of sgd, momentum, adam"),
         (("depth", "--per-class", "9999"), "more images than there are"),
+        (("depth", "--per-class", "0"), "--per-class: expected a whole number of at least 1, got 0."),
         (("depth", "--data", "fashion"), "did you mean"),
         (("depth", "--data", "./nowhere"), "expected a folder of class folders, got nothing"),
         (("depth", "--data", "./empty"), "expected one sub-folder per class, got none"),

@@ -43,7 +43,7 @@ from layerlaw.cli.inputs import (
 )
 from layerlaw.cli.training import EngineName, ImageTrainingOptions
 from layerlaw.data import DEFAULT, Labeled, load, names
-from layerlaw.errors import DataError, InputError, check_choice
+from layerlaw.errors import DataError, InputError, check_choice, demand, whole
 from layerlaw.files import made_folder, write_json
 from layerlaw.lab import Recipe, Shape
 from layerlaw.lab.engines import check_engine
@@ -121,6 +121,7 @@ class TrainingOptions:
         """The training images, cut and resized; balanced only where --per-class says so."""
         data = pictures(self.data or DEFAULT, self._size)
         if self.per_class is not None:
+            demand(per_class=(self.per_class, whole(1)))
             data = data.balanced(self.per_class)
         elif self.quick:
             data = data.imbalanced([min(QUICK_PER_CLASS, count) for count in data.counts()])

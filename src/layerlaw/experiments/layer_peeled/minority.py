@@ -367,6 +367,7 @@ def _notes(setting: Setting, plan: CountPlan, data: str) -> list[str]:
         f"{counted(least, 'image')} of each rare class at R = {plan.largest:g}. Beside the authors' "
         f"setting: {'; '.join(left)}.",
         *setting.note(
-            "Trained in bf16 and compiled on a GPU, in float32 on a CPU; features and decisions are read in float32.", quick=False
+            "Trained in bf16 and compiled on a GPU, in float32 on a CPU; features and decisions are read in float32.",
+            quick=False,
         ),
     ]
