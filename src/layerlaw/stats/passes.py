@@ -93,6 +93,7 @@ class FirstPass:
         self._finite: dict[tuple[Key, ...], Tensor] = {}
         self._labels: Assignment | None = None
         self._stacks, self._paged = Stacks(self._add_up), PagedSums(classes, groups)
+        self._kept = Stacks(self._add_kept)
 
     def begin(self, dealt: Dealt) -> None:
         """Start a batch."""
@@ -115,23 +116,31 @@ class FirstPass:
             self._stacks.add(key, features)
 
     def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
-        """Add those of several sites (S, n, d)."""
+        """Add those of several sites (S, n, d) and batches: on a CPU, sums are the same however these were put together."""
         self.expect(keys)
-        self._stacks.add_all(keys, features, views=self.groups > 0 or self._permuted is not None)
+        self._kept.add_all(keys, features, views=self.groups > 0 or self._permuted is not None)
 
-    def _add_up(self, keys: list[Key], features: Tensor) -> None:
+    def _add_kept(self, keys: list[Key], features: Tensor) -> None:
+        self._add_up(keys, features, exact=features.is_cpu and features.dtype != torch.float64)
+
+    def _add_up(self, keys: list[Key], features: Tensor, *, exact: bool = False) -> None:
         """Those of several sites (S, n, d)."""
         kind, named = (len(keys), features.device), tuple(keys)
         if kind not in self._for:
             if self._labels is None:
                 self._labels = Assignment.of(self._dealt.labels, self.classes, self._dealt.groups, self.groups)
             self._for[kind] = self._labels.to(features.device).for_sites(len(keys))
-        sums = ClassSums.assigned(features, self._for[kind])
+        under = None if self._permuted is None else self._permuted.to(features.device)
+        if exact:
+            sums, permuted = ClassSums.exact(features, self._for[kind], under)
+        else:
+            sums = ClassSums.assigned(features, self._for[kind])
+            permuted = None if under is None else _permuted_sums(features, under)
         self._finite[named] = sums.sums.isfinite().flatten(1).all(1)
         _add(self._together, (False, named), sums)
-        if self._permuted is not None:
-            self._permuted = self._permuted.to(features.device)
-            _add(self._together, (True, named), _permuted_sums(features, self._permuted))
+        self._permuted = under
+        if permuted is not None:
+            _add(self._together, (True, named), permuted)
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
@@ -360,13 +369,8 @@ def _permuted_sums(features: Tensor, under: Labelings) -> ClassSums:
 
     One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
     """
-    P, K = under.counts.shape
     reference = at_least_float32(features[..., :1, :])
-    counts = under.counts.expand(*features.shape[:-2], P, K)
-    sums = counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
-    spread = torch.zeros(features.shape[:-2], dtype=torch.float64, device=sums.device)
+    sums = under.counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
     for rows in under.chunks(4 * features[..., 0, :].numel()):
-        near = features[..., rows, :] - reference
-        sums += under.added_up(near, rows)
-        spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
-    return ClassSums(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)
+        sums += under.added_up(features[..., rows, :] - reference, rows)
+    return ClassSums.permuted(under, sums, features.dtype)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -357,7 +357,12 @@ class Permuted:
 
     @classmethod
     def start(cls, sums: ClassSums, true: Centers) -> Permuted:
-        """Ready for pass 2; `sums` are those (…, P, K, d) under permuted labels, `true` the centers (…, K, d)."""
+        """Ready for pass 2; `sums` are those (…, P, K, d) under permuted labels, `true` the centers (…, K, d).
+
+        What was added up was the size of the spread in the classes and between them, as a sample of any class sees it.
+        """
+        size = true.spread + 2 * true.counts.sum(-1) * true.scales.square().sum(-1)
+        sums = replace(sums, spread=size.unsqueeze(-1).expand(sums.counts.shape[:-1]))
         centers = find_centers(sums, true.weighting, view=True)
         scaled = centers.basis.mT * centers.inverse_scales.unsqueeze(-2)  # (…, P, d, r)
         places = (true.rounded_means.double().unsqueeze(-3) - centers.mean.unsqueeze(-2)) @ scaled
@@ -413,7 +418,8 @@ def _squares(coordinates: Tensor, views: int) -> Tensor:
 
     Row after row: what `sum` gives a sample depends on the place where it stands among others.
     """
-    first, *others = coordinates.square_().unflatten(-2, (views, -1)).unbind(-2)
+    *batch, _, n = coordinates.shape
+    first, *others = coordinates.square_().view(*batch, views, -1, n).unbind(-2)
     for one in others:
         first += one
     return first
