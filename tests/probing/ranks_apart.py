@@ -90,7 +90,10 @@ def layers(inputs: int, width: int, classes: int) -> nn.Sequential:
 
 
 def float32_kept(seed: int) -> dict[str, tuple[nn.Module, Data]]:
-    """Networks and batches of some sizes: classes one after the other, two of them, or many with few samples each."""
+    """Networks and batches of some sizes: classes one after the other, two of them, or many with few samples each.
+
+    "uneven" has a feature so much larger than the others that sums are taken a second time.
+    """
     torch.manual_seed(seed)
     maps = nn.Sequential(nn.Unflatten(1, (3, 8, 8)), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 6))
     made: dict[str, tuple[nn.Module, tuple[torch.Tensor, torch.Tensor], int]] = {
@@ -100,10 +103,12 @@ def float32_kept(seed: int) -> dict[str, tuple[nn.Module, Data]]:
         "two classes": (layers(24, 20, 2), clouds(700, 24, 2, seed), 50),
         "few of each": (layers(64, 64, 30), clouds(420, 64, 30, seed), 48),
         "three features": (layers(3, 3, 3), clouds(200, 3, 3, seed), 10),
+        "uneven": (layers(24, 48, 4), clouds(1600, 24, 4, seed), 64),
         "convolutions": (maps, clouds(400, 192, 6, seed), 25),
     }
     found = {}
     for name, (model, (x, y), n) in made.items():
+        x = x * torch.tensor([1e5] + [1.0] * 23) if name == "uneven" else x
         order = y.argsort(stable=True) if name == "sorted" else torch.arange(len(y))
         found[name] = model.eval(), list(zip(x[order].split(n), y[order].split(n), strict=True))
     return found

@@ -12,7 +12,8 @@ from layerlaw.stats.around import Around
 from layerlaw.stats.design import Dealer
 from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample, principal_plane
-from layerlaw.stats.scatter import Frame, _squares, project
+from layerlaw.stats.precision import squares_by_view
+from layerlaw.stats.scatter import Frame, project
 
 K, GROUPS = 3, 5
 COUNTS = [50, 30, 20]
@@ -230,7 +231,7 @@ def test_what_a_sample_adds_does_not_depend_on_those_beside_it(sites: int, rows:
         found = [project(x[:, part], y[part], frame) for part in (slice(cut), slice(cut, None))]
         assert torch.equal(torch.cat([one for one, _ in found], -1), coordinates)
         assert torch.equal(torch.cat([one for _, one in found], -1), lengths)
-        squares = [_squares(one.clone(), 1) for one, _ in found]
-        assert torch.equal(torch.cat(squares, -1), _squares(coordinates.clone(), 1))
+        squares = [squares_by_view(one.clone(), 1) for one, _ in found]
+        assert torch.equal(torch.cat(squares, -1), squares_by_view(coordinates.clone(), 1))
     residuals = x.double() - frame.means.double()[:, y]
     torch.testing.assert_close(coordinates.double(), frame.basis.double() @ residuals.mT, rtol=1e-4, atol=1e-4)

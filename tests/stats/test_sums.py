@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from layerlaw.stats import one_hot, precision
+from layerlaw.stats.closer import exact_sums
 from layerlaw.stats.labels import Labelings
 from layerlaw.stats.sums import (
     FEW_LABELS,
@@ -142,7 +143,7 @@ def test_exact_sums_are_those_of_numpy_however_samples_are_put_together(
 
     def sums(rows: slice) -> list[ClassSums]:
         to = Assignment.of(y[rows], classes, split[rows] if groups else None, groups).for_sites(sites)
-        own, permuted = ClassSums.exact(x[:, rows], to, Labelings.of(drawn[:, rows], classes))
+        own, permuted = exact_sums(x[:, rows], to, Labelings.of(drawn[:, rows], classes))
         assert permuted is not None
         return [own, permuted]
 

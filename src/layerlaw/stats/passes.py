@@ -16,6 +16,7 @@ from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import ONE_FORWARD, Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
+from layerlaw.stats.closer import exact_sums, permuted_sums
 from layerlaw.stats.labels import Labelings, kept_one_hot, one_hot
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
 from layerlaw.stats.precision import at_least_float32, double, on_host
@@ -132,7 +133,7 @@ class FirstPass:
             self._for[kind] = self._labels.to(features.device).for_sites(len(keys))
         under = None if self._permuted is None else self._permuted.to(features.device)
         if exact:
-            sums, permuted = ClassSums.exact(features, self._for[kind], under)
+            sums, permuted = exact_sums(features, self._for[kind], under)
         else:
             sums = ClassSums.assigned(features, self._for[kind])
             permuted = None if under is None else _permuted_sums(features, under)
@@ -192,8 +193,8 @@ class FirstPass:
         return self.sums[key].total() if self.groups else self.sums[key]
 
 
-SumsAgain = Callable[[Container[Key]], tuple[FirstPass, FirstPass]]
-"""Sums of some sites in float64, and those of the magnitudes of their features."""
+SumsAgain = Callable[[Container[Key]], tuple[FirstPass, FirstPass] | None]
+"""Sums of some sites in float64, and those of the magnitudes of their features; `None` where these are not at hand."""
 
 
 def check_finite(sums: Mapping[Key, Tensor], where: Callable[[Key], str]) -> None:
@@ -340,7 +341,7 @@ class SecondPass:
         few = {key: one for keys, flags in spread for key, one in zip(keys, flags, strict=True)}
         for alike, places in by_kin(list(self.around.values())):
             here = [keys[place] for place in places]
-            if not self.same_features:
+            if not self.same_features or not is_alone():  # others may not have kept theirs
                 scatter = together.get(tuple(here)) or Scatter.stack([found[key] for key in here])
                 off |= moved(here, alike.centers, scatter)
             outliers = torch.stack([few[key] for key in here])
@@ -373,4 +374,4 @@ def _permuted_sums(features: Tensor, under: Labelings) -> ClassSums:
     sums = under.counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
     for rows in under.chunks(4 * features[..., 0, :].numel()):
         sums += under.added_up(features[..., rows, :] - reference, rows)
-    return ClassSums.permuted(under, sums, features.dtype)
+    return permuted_sums(under, sums, features.dtype)

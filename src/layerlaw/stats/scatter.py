@@ -16,14 +16,12 @@ from layerlaw.errors import PassError
 from layerlaw.stats.centers import Centers, Span, class_weights, find_centers
 from layerlaw.stats.labels import indicator_rows
 from layerlaw.stats.moments import Columns, Moments
-from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
+from layerlaw.stats.precision import at_least_float32, double, even_rows, row_chunks, squares_by_view, take_rows
 from layerlaw.stats.sums import ClassSums, by_label, indicators, sums_by_class
 
 FEW = 20  # of so many samples one: fewer that make up the spread are outliers
 MOST_FOURTH = 1e290  # fourth powers are not to overflow where squares do not
 PER_CLASS = 20  # samples: of so many, class means under permuted labels lie close to each other
-TILE = 16  # samples: products of whole tiles are the same whatever stands beside them
-SMALL_PRODUCT = 400  # multiplications below which torch takes another way
 MOMENT_ROWS = 1024  # residuals that are multiplied at once, or as many as there are features
 
 
@@ -52,7 +50,7 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
     wide = torch.float64 if frame.wide else None
     coordinates, lengths = [], []
     room: Tensor | None = None
-    P, step = frame.basis.shape[-2], _even_rows(frame.basis)
+    P, step = frame.basis.shape[-2], even_rows(frame.basis)
     basis = frame.basis if P > 1 or step == 1 else frame.basis.expand(*frame.basis.shape[:-2], 2, d)
     labels = labels if step == 1 else torch.nn.functional.pad(labels, (0, step))
     for rows in row_chunks(n, 4 * d * torch.Size(batch).numel(), features.device):
@@ -66,17 +64,6 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
         coordinates.append((basis @ room.mT)[..., :P, :m])
         lengths.append(torch.linalg.vector_norm(residual, dim=-1, dtype=wide))
     return (coordinates[0], lengths[0]) if len(lengths) == 1 else (torch.cat(coordinates, -1), torch.cat(lengths, -1))
-
-
-def _even_rows(basis: Tensor) -> int:
-    """Of so many rows a product on a CPU takes a multiple: the coordinates of a sample are then the same among any others.
-
-    The last few columns of a product are added up in another order, and so are those of a very small one, or of one row.
-    """
-    if not basis.is_cpu:
-        return 1
-    P, d = basis.shape[-2:]
-    return TILE * max(1, -(-SMALL_PRODUCT // (TILE * max(2, P) * max(1, d))))
 
 
 def agreement(points: Tensor, centers: Tensor, half_norms: Tensor, choices: Tensor) -> Tensor:
@@ -324,12 +311,12 @@ class LeftOut:
 
         `absent` (g, n): who is in a group, so not in the view without it; `hot` (K, n): indicators of classes, float64.
         """
-        q = double(_squares(coordinates, len(absent)))
+        q = double(squares_by_view(coordinates, len(absent)))
         return q.masked_fill_(absent, 0.0) @ hot.mT
 
     def added_together(self, coordinates: Tensor, absent: Tensor) -> Tensor:
         """The same where classes count by their samples: these are added up as one, each class gets its share (S, g, K)."""
-        q = _squares(coordinates, len(absent))
+        q = squares_by_view(coordinates, len(absent))
         weights = self.centers.weights[:1]  # the same at all sites
         return double(q.masked_fill_(absent, 0.0)).sum(-1, keepdim=True) * weights
 
@@ -398,28 +385,16 @@ class Permuted:
         S, P, r, both = moves.shape
         z = (moves.transpose(0, 1).flatten(1, 2) @ indicators).view(P, S, r, -1)  # one product for all sites
         z += coordinates.view(S, P, r, -1).transpose(0, 1)
-        q = _squares(z.flatten(1, 2), S)  # (P, S, n)
+        q = squares_by_view(z.flatten(1, 2), S)  # (P, S, n)
         return (double(q) @ double(indicators[:, both // 2 :]).mT).transpose(0, 1)
 
     def added_together(self, coordinates: Tensor) -> Tensor:
         """The same where classes are not told apart, an equal part to each of them; the coordinates are overwritten."""
         P, K = self.fuzziness.shape[-2:]
-        q = double(_squares(coordinates, P)).sum(-1, keepdim=True)
+        q = double(squares_by_view(coordinates, P)).sum(-1, keepdim=True)
         return (q / K).expand(-1, -1, K)
 
     def separation(self) -> Tensor:
         """Separation fuzziness under each permutation of the labels (…, P)."""
         found = (self.centers.weights * self.fuzziness / self.centers.counts).sum(-1)
         return found if self.apart is None else found + self.apart
-
-
-def _squares(coordinates: Tensor, views: int) -> Tensor:
-    """Squared lengths (…, v, n) of the samples in each of v views, by coordinates (…, v·r, n), which are overwritten.
-
-    Row after row: what `sum` gives a sample depends on the place where it stands among others.
-    """
-    *batch, _, n = coordinates.shape
-    first, *others = coordinates.square_().view(*batch, views, -1, n).unbind(-2)
-    for one in others:
-        first += one
-    return first

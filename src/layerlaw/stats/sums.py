@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerlaw.stats.labels import FEW_LABELS, Labelings, kept_one_hot, one_hot, runs_of
+from layerlaw.stats.labels import FEW_LABELS, kept_one_hot, one_hot, runs_of
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, whole_blocks
 from layerlaw.stats.stacking import SMALL, Key, Pages, side_by_side
 
@@ -106,18 +106,6 @@ class Assignment:
         blocks = max(1, -(-self.labels.shape[-1] // ROWS_IN_FLOAT32))
         return runs_of(self.cells, self.counts.numel() * blocks)
 
-    @cached_property
-    def whole_cells(self) -> Tensor:
-        """The cells (N,) where blocks of rows have none of their own."""
-        K = self.counts.shape[-1]
-        return self.spreads * K + self.own % K
-
-    def spread(self, lengths: Tensor) -> Tensor:
-        """Sums of squares (…), of groups (g,), of the lengths (N,) of all rows."""
-        squares, m = double(lengths).square_(), self.counts.shape[:-1].numel()
-        sums = squares.new_zeros(m).index_add_(0, self.spreads, squares) if self.groups else squares.view(m, -1).sum(-1)
-        return sums.view(self.counts.shape[:-1])
-
     def indicators(self, dtype: torch.dtype) -> Tensor:
         """Of the cells that rows are added into, (1, C, n) where all entries have the same labels, else (B, C, n)."""
         n, C = self.labels.shape[-1], self.cells_each
@@ -175,40 +163,11 @@ class ClassSums:
         rows = features.reshape(-1, d)
         reference = at_least_float32(rows.index_select(0, to.first))  # (…·K, d)
         sums, lengths = _way(to, features.device)(rows, reference, to)
+        squares, m = double(lengths).square_(), to.counts.shape[:-1].numel()
+        spread = squares.new_zeros(m).index_add_(0, to.spreads, squares) if to.groups else squares.view(m, -1).sum(-1)
         place = double(reference).view(*to.labels.shape[:-1], *((1,) if to.groups else ()), -1, d)
         sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
-        return cls(to.counts.clone(), sums, to.spread(lengths), features.dtype)
-
-    @classmethod
-    def exact(
-        cls, features: Tensor, to: Assignment, under: Labelings | None = None
-    ) -> tuple[ClassSums, ClassSums | None]:
-        """Sums of (S, n, d) float32 features on a CPU as they are, in float64, and those under other labelings.
-
-        Takes longer, but hardly a bit is lost: sums are the same ones however samples are put together.
-        """
-        (S, _, d), N = features.shape, to.own.numel()
-        rows = features.reshape(N, d)
-        reference = at_least_float32(rows.index_select(0, to.first))  # (S·K, d)
-        lengths = reference.new_empty(N)
-        into = [(to.whole_cells, to.counts.numel()), *([] if under is None else under.cells(S, d))]
-        found = [torch.zeros((number, d), dtype=torch.float64) for _, number in into]
-        parts = list(row_chunks(N, 16 * d, rows.device))
-        room = torch.empty((parts[0].stop, d), dtype=torch.float64)
-        for part in parts:
-            near = reference.index_select(0, to.own[part])
-            torch.linalg.vector_norm(torch.sub(rows[part], near, out=near), dim=-1, out=lengths[part])
-            wide = room[: part.stop - part.start].copy_(rows[part])
-            for (cells, _), sums in zip(into, found, strict=True):
-                sums.index_add_(0, cells[part], wide)
-        own = cls(to.counts.clone(), found[0].view(*to.counts.shape, d), to.spread(lengths), features.dtype)
-        return own, None if under is None else cls.permuted(under, under.apart(found[1:], S), features.dtype)
-
-    @classmethod
-    def permuted(cls, under: Labelings, sums: Tensor, dtype: torch.dtype) -> ClassSums:
-        """From sums (…, P, K, d) under other labelings, whose spread is that of the true classes."""
-        counts = under.counts.expand(sums.shape[:-1]).clone()
-        return cls(counts, sums, torch.zeros_like(counts[..., 0]), dtype)
+        return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
 
     @property
     def tensors(self) -> list[Tensor]:
