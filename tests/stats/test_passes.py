@@ -12,8 +12,8 @@ from layerlaw.stats.around import Around
 from layerlaw.stats.design import Dealer
 from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample, principal_plane
-from layerlaw.stats.precision import squares_by_view
 from layerlaw.stats.scatter import Frame, project
+from layerlaw.stats.stacking import squares_by_view
 
 K, GROUPS = 3, 5
 COUNTS = [50, 30, 20]

@@ -98,7 +98,7 @@ def exact_sums(features: Tensor, to: Assignment, under: Labelings | None = None)
     rows = features.reshape(N, d)
     reference = at_least_float32(rows.index_select(0, to.first))  # (S·K, d)
     lengths = reference.new_empty(N)
-    into = [(to.spreads * K + to.own % K, to.counts.numel()), *([] if under is None else under.cells(S, d))]
+    into = [(to.spreads * K + to.labels.reshape(N), to.counts.numel()), *([] if under is None else under.cells(S, d))]
     found = [torch.zeros((number, d), dtype=torch.float64) for _, number in into]
     parts = list(row_chunks(N, 16 * d, rows.device))
     room = torch.empty((parts[0].stop, d), dtype=torch.float64)
@@ -108,9 +108,7 @@ def exact_sums(features: Tensor, to: Assignment, under: Labelings | None = None)
         wide = room[: part.stop - part.start].copy_(rows[part])
         for (cells, _), sums in zip(into, found, strict=True):
             sums.index_add_(0, cells[part], wide)
-    spread = to.counts.new_zeros(to.counts.shape[:-1].numel()).index_add_(0, to.spreads, double(lengths).square_())
-    shapes = (*to.counts.shape, d), to.counts.shape[:-1]
-    own = ClassSums(to.counts.clone(), found[0].view(shapes[0]), spread.view(shapes[1]), features.dtype)
+    own = ClassSums(to.counts.clone(), found[0].view(*to.counts.shape, d), to.spread(lengths), features.dtype)
     return own, None if under is None else permuted_sums(under, under.apart(found[1:], S), features.dtype)
 
 

@@ -18,8 +18,6 @@ from layerlaw.threads import Counted
 # features need no second copy; a GPU wants few, large kernels.
 CHUNK_BYTES = {"cpu": 4 * 2**20, "cuda": 256 * 2**20}
 HERE = {"cpu"}  # kinds of devices whose numbers are at hand
-TILE = 16  # samples: products of whole tiles are the same whatever stands beside them
-SMALL_PRODUCT = 400  # multiplications below which torch takes another way
 SMALL_SQUARES = 1e-28  # of a sample: below, float32 squares lose digits
 
 
@@ -218,29 +216,3 @@ def whole_blocks(rows: int, block: int, row_bytes: int, device: torch.device) ->
 def beyond_float32(squares: Tensor) -> Tensor:
     """Whether squared lengths (…) of samples leave the range of float32, upwards or downwards."""
     return ~(squares.isfinite() & (squares > SMALL_SQUARES))
-
-
-def even_rows(basis: Tensor) -> int:
-    """Of so many rows a product on a CPU takes a multiple: the coordinates of a sample are then the same among any others.
-
-    The last few columns of a product are added up in another order, and so are those of a very small one, or of one row.
-    """
-    if not basis.is_cpu:
-        return 1
-    P, d = basis.shape[-2:]
-    return TILE * max(1, -(-SMALL_PRODUCT // (TILE * max(2, P) * max(1, d))))
-
-
-def squares_by_view(coordinates: Tensor, views: int) -> Tensor:
-    """Squared lengths (…, v, n) of the samples in each of v views, by coordinates (…, v·r, n), which are overwritten.
-
-    On a CPU row after row: what `sum` gives a sample there depends on the place where it stands among others.
-    """
-    *batch, _, n = coordinates.shape
-    squares = coordinates.square_().view(*batch, views, -1, n)
-    if not squares.is_cpu:
-        return squares.sum(-2)
-    first, *others = squares.unbind(-2)
-    for one in others:
-        first += one
-    return first

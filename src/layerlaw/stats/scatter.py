@@ -16,7 +16,8 @@ from layerlaw.errors import PassError
 from layerlaw.stats.centers import Centers, Span, class_weights, find_centers
 from layerlaw.stats.labels import indicator_rows
 from layerlaw.stats.moments import Columns, Moments
-from layerlaw.stats.precision import at_least_float32, double, even_rows, row_chunks, squares_by_view, take_rows
+from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
+from layerlaw.stats.stacking import even_rows, squares_by_view
 from layerlaw.stats.sums import ClassSums, by_label, indicators, sums_by_class
 
 FEW = 20  # of so many samples one: fewer that make up the spread are outliers
@@ -344,10 +345,8 @@ class Permuted:
 
     @classmethod
     def start(cls, sums: ClassSums, true: Centers) -> Permuted:
-        """Ready for pass 2; `sums` are those (…, P, K, d) under permuted labels, `true` the centers (…, K, d).
-
-        What was added up was the size of the spread in the classes and between them, as a sample of any class sees it.
-        """
+        """Ready for pass 2; `sums` are those (…, P, K, d) under permuted labels, `true` the centers (…, K, d)."""
+        # What was added up: the spread in the classes and between them, as it would be around a sample of any class.
         size = true.spread + 2 * true.counts.sum(-1) * true.scales.square().sum(-1)
         sums = replace(sums, spread=size.unsqueeze(-1).expand(sums.counts.shape[:-1]))
         centers = find_centers(sums, true.weighting, view=True)
