@@ -23,7 +23,7 @@ from layerlaw.stats.precision import at_least_float32, double, on_host
 from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
-from layerlaw.stats.sums import Assignment, ClassSums, PagedSums
+from layerlaw.stats.sums import MANY_ROWS, Assignment, ClassSums, PagedSums
 
 T = TypeVar("T")
 
@@ -94,7 +94,6 @@ class FirstPass:
         self._finite: dict[tuple[Key, ...], Tensor] = {}
         self._labels: Assignment | None = None
         self._stacks, self._paged = Stacks(self._add_up), PagedSums(classes, groups)
-        self._kept = Stacks(self._add_kept)
 
     def begin(self, dealt: Dealt) -> None:
         """Start a batch."""
@@ -119,10 +118,12 @@ class FirstPass:
     def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
         """Add those of several sites (S, n, d) and batches: on a CPU, sums are the same however these were put together."""
         self.expect(keys)
-        self._kept.add_all(keys, features, views=self.groups > 0 or self._permuted is not None)
-
-    def _add_kept(self, keys: list[Key], features: Tensor) -> None:
-        self._add_up(keys, features, exact=features.is_cpu and features.dtype != torch.float64)
+        if not features.is_cpu or features.dtype == torch.float64:
+            self._stacks.add_all(keys, features, views=self.groups > 0 or self._permuted is not None)
+            return
+        step = max(1, MANY_ROWS // features.shape[1]) if features.is_contiguous() else 1  # others would be copied
+        for at in range(0, len(keys), step):
+            self._add_up(list(keys[at : at + step]), features[at : at + step], exact=True)
 
     def _add_up(self, keys: list[Key], features: Tensor, *, exact: bool = False) -> None:
         """Those of several sites (S, n, d)."""
