@@ -74,6 +74,47 @@ def uneven(name: str, rank: int) -> tuple[Data, dict[str, Any]]:
     return (second if rank else first), how
 
 
+def clouds(n: int, features: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Samples far from 0, of classes that all have some at the beginning and at the end."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.cat(
+        [torch.arange(classes), torch.randint(classes, (n,), generator=generator), torch.arange(classes)]
+    )
+    places = 5 + 2 * torch.randn(classes, features, generator=generator)
+    return torch.randn(len(labels), features, generator=generator) + places[labels], labels
+
+
+def layers(inputs: int, width: int, classes: int) -> nn.Sequential:
+    hidden = [part for i in range(4) for part in (nn.Linear(width if i else inputs, width), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(width, classes))
+
+
+def float32_kept(seed: int) -> dict[str, tuple[nn.Module, Data]]:
+    """Networks and batches of some sizes: classes one after the other, two of them, or many with few samples each.
+
+    "uneven" has a feature so much larger than the others that sums are taken a second time.
+    """
+    torch.manual_seed(seed)
+    maps = nn.Sequential(nn.Unflatten(1, (3, 8, 8)), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 6))
+    made: dict[str, tuple[nn.Module, tuple[torch.Tensor, torch.Tensor], int]] = {
+        "layers": (layers(24, 48, 4), clouds(1600, 24, 4, seed), 37),
+        "ten classes": (layers(100, 100, 10), clouds(3000, 100, 10, seed), 500),
+        "sorted": (layers(24, 48, 4), clouds(1600, 24, 4, seed), 40),
+        "two classes": (layers(24, 20, 2), clouds(700, 24, 2, seed), 50),
+        "few of each": (layers(64, 64, 30), clouds(420, 64, 30, seed), 48),
+        "three features": (layers(3, 3, 3), clouds(200, 3, 3, seed), 10),
+        "uneven": (layers(24, 48, 4), clouds(1600, 24, 4, seed), 64),
+        "convolutions": (maps, clouds(400, 192, 6, seed), 25),
+    }
+    found = {}
+    for name, (model, (x, y), n) in made.items():
+        x = x * torch.tensor([1e5] + [1.0] * 23) if name == "uneven" else x
+        order = y.argsort(stable=True) if name == "sorted" else torch.arange(len(y))
+        found[name] = model.eval(), list(zip(x[order].split(n), y[order].split(n), strict=True))
+    return found
+
+
+KEPT = [(name, seed, uncertainty) for name in float32_kept(0) for seed in range(3) for uncertainty in (False, True)]
 EXACT = {"float64": (torch.float64, QUIET), "float32, streamed": (torch.float32, STREAMED)}
 UNEVEN = ("kept", "streamed", "kept by one", "none", "skipped")
 
@@ -275,6 +316,14 @@ def main(rank: int, port: str, folder: Path) -> None:
         if rank == 0:
             attempt(f"one, {name}", network().to(dtype), every, ranks=first, **how)
         attempt(f"two, {name}", network().to(dtype), every[rank::2], **how)
+    for name, seed, uncertainty in KEPT:
+        model, every = float32_kept(seed)[name]
+        half = len(every) // 2
+        # Groups of standard errors are dealt by places: those of lists are rank behind rank.
+        share = every[half * rank : None if rank else half] if uncertainty else every[rank::2]
+        if rank == 0:
+            attempt(f"one, {name}, {seed}, {uncertainty}", model, every, ranks=first, uncertainty=uncertainty)
+        attempt(f"two, {name}, {seed}, {uncertainty}", model, share, uncertainty=uncertainty)
     attempt("no group", network(), (INPUTS, LABELS), ranks=[0, 1])
     halves, alone = tensor_parallel()
     attempt("tensor parallel", halves, (INPUTS, LABELS), ranks=alone, sites=PARALLEL_SITES)

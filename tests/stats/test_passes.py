@@ -12,6 +12,8 @@ from layerlaw.stats.around import Around
 from layerlaw.stats.design import Dealer
 from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.plane import PlaneSample, principal_plane
+from layerlaw.stats.scatter import Frame, project
+from layerlaw.stats.stacking import squares_by_view
 
 K, GROUPS = 3, 5
 COUNTS = [50, 30, 20]
@@ -216,3 +218,20 @@ def test_the_plane_keeps_the_same_samples_of_every_class_at_every_site() -> None
     planes = sample.planes()
     assert set(planes) == set(sites)
     assert all(len(plane) == 9 for plane in planes.values())
+
+
+@pytest.mark.parametrize(("sites", "rows", "d"), [(1, 1, 30), (1, 9, 100), (3, 1, 2), (2, 90, 20), (8, 54, 700)])
+def test_what_a_sample_adds_does_not_depend_on_those_beside_it(sites: int, rows: int, d: int) -> None:
+    """To the last bit: float32 numbers of each sample are added up in float64, so no way of dealing them makes others."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(sites, 203, d, generator=generator), torch.randint(3, (203,), generator=generator)
+    frame = Frame(torch.randn(sites, 3, d, generator=generator), torch.randn(sites, rows, d, generator=generator))
+    coordinates, lengths = project(x, y, frame)
+    for cut in (1, 2, 17, 100, 201):
+        found = [project(x[:, part], y[part], frame) for part in (slice(cut), slice(cut, None))]
+        assert torch.equal(torch.cat([one for one, _ in found], -1), coordinates)
+        assert torch.equal(torch.cat([one for _, one in found], -1), lengths)
+        squares = [squares_by_view(one.clone(), 1) for one, _ in found]
+        assert torch.equal(torch.cat(squares, -1), squares_by_view(coordinates.clone(), 1))
+    residuals = x.double() - frame.means.double()[:, y]
+    torch.testing.assert_close(coordinates.double(), frame.basis.double() @ residuals.mT, rtol=1e-4, atol=1e-4)

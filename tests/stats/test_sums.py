@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from layerlaw.stats import one_hot, precision
+from layerlaw.stats.closer import exact_sums
+from layerlaw.stats.labels import Labelings
 from layerlaw.stats.sums import (
     FEW_LABELS,
     Assignment,
@@ -125,3 +127,35 @@ def test_what_is_kept_may_be_used_with_gradients_and_is_not_changed_by_sums() ->
 def test_of_many_labels_nothing_is_kept() -> None:
     y = torch.arange(FEW_LABELS + 1) % 3
     assert Assignment.of(y, 3) is not Assignment.of(y, 3)
+
+
+@pytest.mark.parametrize("classes", [5, 40], ids=["two labelings at once", "one after the other"])
+@pytest.mark.parametrize("groups", [0, 3])
+def test_exact_sums_are_those_of_numpy_however_samples_are_put_together(
+    monkeypatch: pytest.MonkeyPatch, classes: int, groups: int
+) -> None:
+    monkeypatch.setitem(precision.CHUNK_BYTES, "cpu", 16 * 6 * 700)
+    generator = torch.Generator().manual_seed(0)
+    n, d, sites = 2500, 6, 2
+    y, drawn = (torch.randint(classes, shape, generator=generator) for shape in ((n,), (5, n)))
+    split = torch.randint(max(1, groups), (n,), generator=generator)
+    x = torch.randn(sites, n, d, generator=generator) + 1000 * torch.randn(classes, d, generator=generator)[y]
+
+    def sums(rows: slice) -> list[ClassSums]:
+        to = Assignment.of(y[rows], classes, split[rows] if groups else None, groups).for_sites(sites)
+        own, permuted = exact_sums(x[:, rows], to, Labelings.of(drawn[:, rows], classes))
+        assert permuted is not None
+        return [own, permuted]
+
+    whole, parts = sums(slice(None)), [sums(slice(0, 900)), sums(slice(900, None))]
+    numbers = x.double().numpy()
+    cells = [(split == g) & (y == k) for g in range(max(1, groups)) for k in range(classes)]
+    drawn_cells = [one == k for one in drawn for k in range(classes)]
+    for found, split_up, masks in zip(whole, zip(*parts, strict=True), (cells, drawn_cells), strict=True):
+        expected = np.stack([numbers[:, mask.numpy()].sum(1) for mask in masks], 1).reshape(found.sums.shape)
+        counts = torch.stack([mask.sum() for mask in masks]).double().expand(sites, -1)
+        torch.testing.assert_close(found.sums, torch.from_numpy(expected), rtol=1e-13, atol=1e-9)
+        torch.testing.assert_close(ClassSums.merge(split_up).sums, found.sums, rtol=1e-14, atol=1e-11)
+        assert torch.equal(found.counts.flatten(1), counts)
+    around = ClassSums.assigned(x, Assignment.of(y, classes, split if groups else None, groups).for_sites(sites))
+    torch.testing.assert_close(whole[0].spread, around.spread)

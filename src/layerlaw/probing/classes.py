@@ -222,10 +222,10 @@ class Classes:
         lent: dict[Hashable, Centers] = {site.name: other.centers for site, other in others.items()}
         around = Around.all_of(first, weighting, lent, linear)
         check_ranges(around)
-        if again is not None and (closely := [key for key, each in around.items() if each.closer is not None]):
-            sums, magnitudes = again(closely)
-            for key, wide in Around.all_of(sums, weighting, lent, linear).items():
-                sizes = magnitudes.sums[key].sums / wide.centers.counts.unsqueeze(-1)
+        closely = [key for key, each in around.items() if each.closer is not None]
+        if again is not None and closely and (found := again(closely)) is not None:
+            for key, wide in Around.all_of(found[0], weighting, lent, linear).items():
+                sizes = found[1].sums[key].sums / wide.centers.counts.unsqueeze(-1)
                 around[key] = around[key].with_digits(wide, sizes)
         return SecondPass(around, same_features=again is not None)
 

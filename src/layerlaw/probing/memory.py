@@ -276,10 +276,13 @@ class KeptFeatures:
     def hand_over(
         self, to: FirstPass | SecondPass | FirstRegression | SecondRegression, rows: slice | None = None
     ) -> None:
-        """Add every site's features to a pass, those of one kind together where it takes them so."""
+        """Add every site's features to a pass, those of one kind together where it takes them so.
+
+        Some rows are a batch of a stream whose features do not fit: pass 1 adds it up like those that follow.
+        """
         if isinstance(to, FirstPass):
             to.expect(self._places)
-        if isinstance(to, (FirstPass, SecondPass)):
+        if isinstance(to, SecondPass) or (isinstance(to, FirstPass) and rows is None):
             for names, features in self.together(rows):
                 to.update_all(names, features)
         else:

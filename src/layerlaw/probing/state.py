@@ -219,16 +219,14 @@ class State:
 
     def sums_again(self) -> SumsAgain | None:
         """Adds up the kept features of some sites in float64, and their magnitudes; `None` where they are not all here."""
-        if (
-            not self.kept.whole
-            or world_size() > 1
-            or "mps" in self.kept.devices
-            or not isinstance(self.first, FirstPass)
-        ):
+        here = self.kept.whole and "mps" not in self.kept.devices
+        if not isinstance(self.first, FirstPass) or (world_size() == 1 and not here):
             return None
         K, groups = self.first.classes, self.first.groups
 
-        def again(names: Container[Hashable]) -> tuple[FirstPass, FirstPass]:
+        def again(names: Container[Hashable]) -> tuple[FirstPass, FirstPass] | None:
+            if not all(gathered(here)):  # ranks know only of their own, and all of them ask
+                return None
             sums, magnitudes = FirstPass(K, groups), FirstPass(K)
             dealt = self.dealt_again()
             for rows in self.kept.blocks(32 * self.kept.widest):
@@ -241,6 +239,8 @@ class State:
                         magnitudes.update(name, features.double().abs())
                 for part_sums in (sums, magnitudes):
                     part_sums.end(lambda name: self.kept.where_bad(str(name)))
+            for part_sums in (sums, magnitudes):
+                part_sums.all_reduce()
             return sums, magnitudes
 
         return again

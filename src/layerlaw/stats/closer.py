@@ -3,6 +3,8 @@
 Pass 1 adds up float32 numbers, and what it takes for rounding is of the size of all features together. Where it left
 something out, or hardly did not, the class means are found once more in float64: a direction is real where it is more than
 the rounding of the features along it can be, and large features say nothing against directions of small ones.
+
+Of features that were kept on a CPU, pass 1 takes sums in float64 at once: they are the same on any number of ranks.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats.centers import FLOAT32_RESOLUTION, Centers, FeatureFit, Whitened, find_centers
+from layerlaw.stats.labels import Labelings
 from layerlaw.stats.limits import OFFSET, TRACE, Doubt, Extent
-from layerlaw.stats.precision import double, row_chunks, take_rows
-from layerlaw.stats.sums import ClassSums
+from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
+from layerlaw.stats.sums import Assignment, ClassSums
 
 NARROW = 1e3  # times the cutoff: above, float32 sums have digits enough for every direction
 MOVED = 1e-3  # of a scale: class means of pass 1 that are farther off give D less than three digits
@@ -84,6 +87,35 @@ def rounding_of(x: Tensor, y: Tensor, exact: Centers) -> Rounding:
     squares = (x - take_rows(exact.means, y)).square_()
     sizes, spreads = ClassSums.of(x.abs(), y, K).sums / n, ClassSums.of(squares, y, K).sums / n
     return Rounding(sizes, spreads.clamp_min(0).sqrt(), exact.counts, exact.weights)
+
+
+def exact_sums(features: Tensor, to: Assignment, under: Labelings | None = None) -> tuple[ClassSums, ClassSums | None]:
+    """Sums of (S, n, d) float32 features on a CPU as they are, in float64, and those under other labelings.
+
+    Takes longer than float32, but hardly a bit is lost: sums are the same ones however samples are put together.
+    """
+    (S, _, d), K, N = features.shape, to.counts.shape[-1], to.own.numel()
+    rows = features.reshape(N, d)
+    reference = at_least_float32(rows.index_select(0, to.first))  # (S·K, d)
+    lengths = reference.new_empty(N)
+    into = [(to.spreads * K + to.labels.reshape(N), to.counts.numel()), *([] if under is None else under.cells(S, d))]
+    found = [torch.zeros((number, d), dtype=torch.float64) for _, number in into]
+    parts = list(row_chunks(N, 16 * d, rows.device))
+    room = torch.empty((parts[0].stop, d), dtype=torch.float64)
+    for part in parts:
+        near = reference.index_select(0, to.own[part])
+        torch.linalg.vector_norm(torch.sub(rows[part], near, out=near), dim=-1, out=lengths[part])
+        wide = room[: part.stop - part.start].copy_(rows[part])
+        for (cells, _), sums in zip(into, found, strict=True):
+            sums.index_add_(0, cells[part], wide)
+    own = ClassSums(to.counts.clone(), found[0].view(*to.counts.shape, d), to.spread(lengths), features.dtype)
+    return own, None if under is None else permuted_sums(under, under.apart(found[1:], S), features.dtype)
+
+
+def permuted_sums(under: Labelings, sums: Tensor, dtype: torch.dtype) -> ClassSums:
+    """Of sums (…, P, K, d) under other labelings, all that there is: what was added up is the spread of the true classes."""
+    counts = under.counts.expand(sums.shape[:-1]).clone()
+    return ClassSums(counts, sums, torch.zeros_like(counts[..., 0]), dtype)
 
 
 def off_by(centers: Centers, exact: Centers) -> Tensor:

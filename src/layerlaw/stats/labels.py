@@ -16,6 +16,7 @@ from layerlaw.stats.precision import double, row_chunks
 FEW_LABELS = 4096  # of one batch: what is made of no more of them is kept
 BLOCK = 1024  # rows that are added up in float32 under several labelings
 SURPRISES = 20  # labels that do not follow from those before: so many are no accident
+PAIRED = 2**17  # numbers, which stay in the cache: sums of one site into the cells of two labelings at once
 RUN = 16  # of a class, on average, one after the other: fewer than a product may add up
 
 
@@ -206,6 +207,7 @@ class Labelings:
     labels: Tensor
     counts: Tensor
     _made: dict[tuple[int, int], tuple[Tensor, ...]] = field(default_factory=dict, repr=False)
+    _cells: dict[tuple[int, int], list[tuple[Tensor, int]]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, labels: Tensor, classes: int) -> Labelings:
@@ -241,6 +243,29 @@ class Labelings:
             for one in rows.reshape(-1, *rows.shape[-2:])
         ]
         return torch.stack(found).view(*batch, *self.counts.shape, d)
+
+    def cells(self, sites: int, features: int) -> list[tuple[Tensor, int]]:
+        """Cells (S·n,) that the rows of several sites are added into, and how many there are.
+
+        Of few classes and features they are those of two labelings, which are added up at once.
+        """
+        K, n = self.counts.shape[1], self.labels.shape[1]
+        at_once = 2 if n >= 2 * K * K and K * K * features <= PAIRED else 1
+        if (sites, at_once) not in self._cells:
+            lead = torch.arange(sites).unsqueeze(-1)
+            self._cells[sites, at_once] = found = []
+            for some in torch.split(self.labels, at_once):
+                own, number = (some[0], K) if len(some) == 1 else (some[0] * K + some[1], K * K)
+                found.append(((lead * number + own).view(-1), sites * number))
+        return self._cells[sites, at_once]
+
+    def apart(self, sums: Sequence[Tensor], sites: int) -> Tensor:
+        """Sums (S, P, K, d) of every labeling from those (cells, d) into all `cells`."""
+        K, found = self.counts.shape[1], []
+        for one in sums:
+            both = one.view(sites, -1, K, one.shape[-1])  # (S, K or 1, K, d)
+            found += [both.sum(2), both.sum(1)] if len(one) > sites * K else [both.squeeze(1)]
+        return torch.stack(found, 1)
 
     def _hot(self, labels: Tensor) -> tuple[Tensor]:
         """Indicators of the cells (P·K, m)."""

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from layerlaw.errors import FeatureError, PassError
 from layerlaw.stats.around import ONE_FORWARD, Around, OneRank, Projected, add_fuzziness, by_kin, frame_of, moved
+from layerlaw.stats.closer import exact_sums, permuted_sums
 from layerlaw.stats.labels import Labelings, kept_one_hot, one_hot
 from layerlaw.stats.limits import TOO_LARGE, all_true, doubtful
 from layerlaw.stats.precision import at_least_float32, double, on_host
 from layerlaw.stats.ranks import all_reduce, is_alone
 from layerlaw.stats.scatter import Frame, LeftOut, NearestCenter, Permuted, Scatter, project
 from layerlaw.stats.stacking import Key, Stacks
-from layerlaw.stats.sums import Assignment, ClassSums, PagedSums
+from layerlaw.stats.sums import MANY_ROWS, Assignment, ClassSums, PagedSums
 
 T = TypeVar("T")
 
@@ -115,23 +116,33 @@ class FirstPass:
             self._stacks.add(key, features)
 
     def update_all(self, keys: Sequence[Key], features: Tensor) -> None:
-        """Add those of several sites (S, n, d)."""
+        """Add those of several sites (S, n, d) and batches: on a CPU, sums are the same however these were put together."""
         self.expect(keys)
-        self._stacks.add_all(keys, features, views=self.groups > 0 or self._permuted is not None)
+        if not features.is_cpu or features.dtype == torch.float64:
+            self._stacks.add_all(keys, features, views=self.groups > 0 or self._permuted is not None)
+            return
+        step = max(1, MANY_ROWS // features.shape[1]) if features.is_contiguous() else 1  # others would be copied
+        for at in range(0, len(keys), step):
+            self._add_up(list(keys[at : at + step]), features[at : at + step], exact=True)
 
-    def _add_up(self, keys: list[Key], features: Tensor) -> None:
+    def _add_up(self, keys: list[Key], features: Tensor, *, exact: bool = False) -> None:
         """Those of several sites (S, n, d)."""
         kind, named = (len(keys), features.device), tuple(keys)
         if kind not in self._for:
             if self._labels is None:
                 self._labels = Assignment.of(self._dealt.labels, self.classes, self._dealt.groups, self.groups)
             self._for[kind] = self._labels.to(features.device).for_sites(len(keys))
-        sums = ClassSums.assigned(features, self._for[kind])
+        under = None if self._permuted is None else self._permuted.to(features.device)
+        if exact:
+            sums, permuted = exact_sums(features, self._for[kind], under)
+        else:
+            sums = ClassSums.assigned(features, self._for[kind])
+            permuted = None if under is None else _permuted_sums(features, under)
         self._finite[named] = sums.sums.isfinite().flatten(1).all(1)
         _add(self._together, (False, named), sums)
-        if self._permuted is not None:
-            self._permuted = self._permuted.to(features.device)
-            _add(self._together, (True, named), _permuted_sums(features, self._permuted))
+        self._permuted = under
+        if permuted is not None:
+            _add(self._together, (True, named), permuted)
 
     def end(self, where: Callable[[Key], str]) -> None:
         """End a batch: not-a-number and infinity show in the sums; `where` says which batch of a site is spoilt."""
@@ -183,8 +194,8 @@ class FirstPass:
         return self.sums[key].total() if self.groups else self.sums[key]
 
 
-SumsAgain = Callable[[Container[Key]], tuple[FirstPass, FirstPass]]
-"""Sums of some sites in float64, and those of the magnitudes of their features."""
+SumsAgain = Callable[[Container[Key]], tuple[FirstPass, FirstPass] | None]
+"""Sums of some sites in float64, and those of the magnitudes of their features; `None` where these are not at hand."""
 
 
 def check_finite(sums: Mapping[Key, Tensor], where: Callable[[Key], str]) -> None:
@@ -331,7 +342,7 @@ class SecondPass:
         few = {key: one for keys, flags in spread for key, one in zip(keys, flags, strict=True)}
         for alike, places in by_kin(list(self.around.values())):
             here = [keys[place] for place in places]
-            if not self.same_features:
+            if not self.same_features or not is_alone():  # others may not have kept theirs
                 scatter = together.get(tuple(here)) or Scatter.stack([found[key] for key in here])
                 off |= moved(here, alike.centers, scatter)
             outliers = torch.stack([few[key] for key in here])
@@ -360,13 +371,8 @@ def _permuted_sums(features: Tensor, under: Labelings) -> ClassSums:
 
     One row is subtracted before and added back after: under random labels nothing nearer to a sample is known.
     """
-    P, K = under.counts.shape
     reference = at_least_float32(features[..., :1, :])
-    counts = under.counts.expand(*features.shape[:-2], P, K)
-    sums = counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
-    spread = torch.zeros(features.shape[:-2], dtype=torch.float64, device=sums.device)
+    sums = under.counts.unsqueeze(-1) * double(reference).unsqueeze(-3)
     for rows in under.chunks(4 * features[..., 0, :].numel()):
-        near = features[..., rows, :] - reference
-        sums += under.added_up(near, rows)
-        spread += double(torch.linalg.vector_norm(near.flatten(-2), dim=-1)).square()
-    return ClassSums(counts.clone(), sums, spread.unsqueeze(-1).expand(*spread.shape, P).clone(), features.dtype)
+        sums += under.added_up(features[..., rows, :] - reference, rows)
+    return permuted_sums(under, sums, features.dtype)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from layerlaw.stats.centers import Centers, Span, class_weights, find_centers
 from layerlaw.stats.labels import indicator_rows
 from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
+from layerlaw.stats.stacking import even_rows, squares_by_view
 from layerlaw.stats.sums import ClassSums, by_label, indicators, sums_by_class
 
 FEW = 20  # of so many samples one: fewer that make up the spread are outliers
@@ -49,13 +50,19 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
     *batch, n, d = features.shape
     wide = torch.float64 if frame.wide else None
     coordinates, lengths = [], []
-    residual: Tensor | None = None
+    room: Tensor | None = None
+    P, step = frame.basis.shape[-2], even_rows(frame.basis)
+    basis = frame.basis if P > 1 or step == 1 else frame.basis.expand(*frame.basis.shape[:-2], 2, d)
+    labels = labels if step == 1 else torch.nn.functional.pad(labels, (0, step))
     for rows in row_chunks(n, 4 * d * torch.Size(batch).numel(), features.device):
+        m = rows.stop - rows.start
+        more = slice(rows.start, rows.start + -(-m // step) * step)
         # Chunk after chunk in the same memory: much of it is in the cache of a GPU, as on a CPU all of it is.
-        again = residual if residual is not None and residual.shape[-2] == rows.stop - rows.start else None
-        center = take_rows(frame.means, labels[..., rows], out=again)
-        residual = torch.sub(at_least_float32(features[..., rows, :]), center, out=center)
-        coordinates.append(frame.basis @ residual.mT)
+        again = room if room is not None and room.shape[-2] == more.stop - more.start else None
+        room = take_rows(frame.means, labels[..., more], out=again)
+        residual = room[..., :m, :]
+        torch.sub(at_least_float32(features[..., rows, :]), residual, out=residual)
+        coordinates.append((basis @ room.mT)[..., :P, :m])
         lengths.append(torch.linalg.vector_norm(residual, dim=-1, dtype=wide))
     return (coordinates[0], lengths[0]) if len(lengths) == 1 else (torch.cat(coordinates, -1), torch.cat(lengths, -1))
 
@@ -305,12 +312,12 @@ class LeftOut:
 
         `absent` (g, n): who is in a group, so not in the view without it; `hot` (K, n): indicators of classes, float64.
         """
-        q = double(coordinates.square_().view(*coordinates.shape[:-2], len(absent), -1, absent.shape[1]).sum(-2))
+        q = double(squares_by_view(coordinates, len(absent)))
         return q.masked_fill_(absent, 0.0) @ hot.mT
 
     def added_together(self, coordinates: Tensor, absent: Tensor) -> Tensor:
         """The same where classes count by their samples: these are added up as one, each class gets its share (S, g, K)."""
-        q = coordinates.square_().view(len(coordinates), len(absent), -1, absent.shape[1]).sum(-2)
+        q = squares_by_view(coordinates, len(absent))
         weights = self.centers.weights[:1]  # the same at all sites
         return double(q.masked_fill_(absent, 0.0)).sum(-1, keepdim=True) * weights
 
@@ -339,6 +346,9 @@ class Permuted:
     @classmethod
     def start(cls, sums: ClassSums, true: Centers) -> Permuted:
         """Ready for pass 2; `sums` are those (…, P, K, d) under permuted labels, `true` the centers (…, K, d)."""
+        # What was added up: the spread in the classes and between them, as it would be around a sample of any class.
+        size = true.spread + 2 * true.counts.sum(-1) * true.scales.square().sum(-1)
+        sums = replace(sums, spread=size.unsqueeze(-1).expand(sums.counts.shape[:-1]))
         centers = find_centers(sums, true.weighting, view=True)
         scaled = centers.basis.mT * centers.inverse_scales.unsqueeze(-2)  # (…, P, d, r)
         places = (true.rounded_means.double().unsqueeze(-3) - centers.mean.unsqueeze(-2)) @ scaled
@@ -374,13 +384,13 @@ class Permuted:
         S, P, r, both = moves.shape
         z = (moves.transpose(0, 1).flatten(1, 2) @ indicators).view(P, S, r, -1)  # one product for all sites
         z += coordinates.view(S, P, r, -1).transpose(0, 1)
-        q = z.square_().sum(-2)  # (P, S, n)
-        return double(q @ indicators[:, both // 2 :].mT).transpose(0, 1)
+        q = squares_by_view(z.flatten(1, 2), S)  # (P, S, n)
+        return (double(q) @ double(indicators[:, both // 2 :]).mT).transpose(0, 1)
 
     def added_together(self, coordinates: Tensor) -> Tensor:
         """The same where classes are not told apart, an equal part to each of them; the coordinates are overwritten."""
         P, K = self.fuzziness.shape[-2:]
-        q = double(coordinates.square_().sum(-1)).view(len(coordinates), P, -1).sum(-1, keepdim=True)
+        q = double(squares_by_view(coordinates, P)).sum(-1, keepdim=True)
         return (q / K).expand(-1, -1, K)
 
     def separation(self) -> Tensor:

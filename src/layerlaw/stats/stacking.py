@@ -1,4 +1,7 @@
-"""Features of sites of equal shape, put side by side: one call then serves all of them."""
+"""Features of sites of equal shape, put side by side: one call then serves all of them.
+
+On a CPU, what it gives for a sample does not depend on the samples beside it.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ Kind = tuple[torch.Size, torch.dtype, torch.device]
 SMALL = {"cpu": 2**19, "cuda": 2**25}
 # Bytes of all of them: on a CPU they stay in the cache, with what is made of them.
 AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
+TILE = 16  # samples: products of whole tiles are the same whatever stands beside them
+SMALL_PRODUCT = 400  # multiplications below which torch takes another way
 ALONE = {"cpu": 2, "cuda": 8}  # times as many where nothing is made of them but sums and projections: no views
 
 
@@ -169,3 +174,29 @@ class Pages:
     def _flush(self, kind: tuple[torch.dtype, torch.device]) -> None:
         page, self._bytes[kind] = self._waiting.pop(kind), 0
         self._work(list(page), [features.shape[1] for features in page.values()], torch.cat(list(page.values()), 1))
+
+
+def even_rows(basis: Tensor) -> int:
+    """Of so many rows a product on a CPU takes a multiple: the coordinates of a sample are then the same among any others.
+
+    The last few columns of a product are added up in another order, and so are those of a very small one, or of one row.
+    """
+    if not basis.is_cpu:
+        return 1
+    P, d = basis.shape[-2:]
+    return TILE * max(1, -(-SMALL_PRODUCT // (TILE * max(2, P) * max(1, d))))
+
+
+def squares_by_view(coordinates: Tensor, views: int) -> Tensor:
+    """Squared lengths (…, v, n) of the samples in each of v views, by coordinates (…, v·r, n), which are overwritten.
+
+    On a CPU row after row: what `sum` gives a sample there depends on the place where it stands among others.
+    """
+    *batch, _, n = coordinates.shape
+    squares = coordinates.square_().view(*batch, views, -1, n)
+    if not squares.is_cpu:
+        return squares.sum(-2)
+    first, *others = squares.unbind(-2)
+    for one in others:
+        first += one
+    return first

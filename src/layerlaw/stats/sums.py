@@ -66,9 +66,8 @@ class Assignment:
         cells = ((lead * (-(-n // ROWS_IN_FLOAT32)) + block) * g + group) * classes + flat
         spreads = lead * g + group
         if split is None:
-            counts = (
-                own.new_zeros(B * classes).index_add_(0, own, torch.ones_like(own)).reshape(*batch, classes).double()
-            )
+            counts = own.new_zeros(B * classes).index_add_(0, own, torch.ones_like(own))
+            counts = counts.reshape(*batch, classes).double()
         else:
             counts = torch.bincount(split * classes + labels, minlength=g * classes).reshape(g, classes).double()
         none = B * n  # a class without rows takes the first of all: nothing of it is added up
@@ -105,6 +104,12 @@ class Assignment:
         """Rows in the order of their cells (N,), and where each cell begins in it."""
         blocks = max(1, -(-self.labels.shape[-1] // ROWS_IN_FLOAT32))
         return runs_of(self.cells, self.counts.numel() * blocks)
+
+    def spread(self, lengths: Tensor) -> Tensor:
+        """Sums of squared lengths (N,) of all rows, those of groups apart."""
+        squares, m = double(lengths).square_(), self.counts.shape[:-1].numel()
+        sums = squares.new_zeros(m).index_add_(0, self.spreads, squares) if self.groups else squares.view(m, -1).sum(-1)
+        return sums.view(self.counts.shape[:-1])
 
     def indicators(self, dtype: torch.dtype) -> Tensor:
         """Of the cells that rows are added into, (1, C, n) where all entries have the same labels, else (B, C, n)."""
@@ -159,15 +164,12 @@ class ClassSums:
         One sample of each class is subtracted before the sum and added back in float64: what is rounded to float32 is
         then of the size of the within-class spread, whatever the offset and the distance of the classes.
         """
-        d = features.shape[-1]
-        rows = features.reshape(-1, d)
+        rows, d = features.flatten(0, -2), features.shape[-1]
         reference = at_least_float32(rows.index_select(0, to.first))  # (…·K, d)
         sums, lengths = _way(to, features.device)(rows, reference, to)
-        squares, m = double(lengths).square_(), to.counts.shape[:-1].numel()
-        spread = squares.new_zeros(m).index_add_(0, to.spreads, squares) if to.groups else squares.view(m, -1).sum(-1)
         place = double(reference).view(*to.labels.shape[:-1], *((1,) if to.groups else ()), -1, d)
         sums = sums.view(*to.counts.shape, d).addcmul_(to.counts.unsqueeze(-1), place)
-        return cls(to.counts.clone(), sums, spread.view(to.counts.shape[:-1]), features.dtype)
+        return cls(to.counts.clone(), sums, to.spread(lengths), features.dtype)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -302,9 +304,7 @@ def _add_up(rows: Tensor, reference: Tensor, to: Assignment) -> tuple[Tensor, Te
     (N, d), C = rows.shape, to.counts.numel()
     blocks = max(1, -(-to.labels.shape[-1] // ROWS_IN_FLOAT32))
     chunks, lengths = list(row_chunks(N, 4 * d, rows.device)), reference.new_empty(N)
-    at_once = (
-        len(chunks) == 1 and reference.dtype == torch.float32
-    )  # then going through the rows of every cell is faster
+    at_once = len(chunks) == 1 and reference.dtype == torch.float32  # then going by cells is faster
     sums = reference.new_zeros((0 if at_once else C * blocks, d))
     for part in chunks:
         near = reference.index_select(0, to.own[part])
