@@ -210,16 +210,16 @@ def test_a_process_group_measures_without_the_other_ranks(folder: Path) -> None:
         assert one["words"].startswith("ranks: expected a process group of torch.distributed")
 
 
-def assert_twelve_digits(folder: Path, name: str) -> list[ll.Record]:
+def assert_twelve_digits(folder: Path, name: str, rtol: float = 1e-12) -> list[ll.Record]:
     one, two = found = [ll.Record.load(folder / f"{many}, {name} 0.json") for many in ("one", "two")]
     assert (one.columns, one.counts, one.accuracy) == (two.columns, two.counts, two.accuracy)
     for column in one.columns:
         left, right = (np.array(record.column(column), dtype=float) for record in (one, two))
-        np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-14, err_msg=column)
+        np.testing.assert_allclose(left, right, rtol=rtol, atol=1e-2 * rtol, err_msg=column)
     for mine, theirs in zip(one.sites, two.sites, strict=True):
         for column, values in mine.by_class.items():
             left, right = (np.array(part, dtype=float) for part in (values, theirs.by_class[column]))
-            np.testing.assert_allclose(left, right, rtol=1e-12, atol=1e-14, err_msg=column)
+            np.testing.assert_allclose(left, right, rtol=rtol, atol=1e-2 * rtol, err_msg=column)
     return found
 
 
@@ -230,7 +230,9 @@ def test_the_same_batches_on_one_rank_or_two_give_the_same_record_to_twelve_digi
 
 @pytest.mark.parametrize(("name", "seed", "uncertainty"), KEPT)
 def test_float32_features_that_are_kept_give_it_too(name: str, seed: int, uncertainty: bool, folder: Path) -> None:
-    for record in assert_twelve_digits(folder, f"{name}, {seed}, {uncertainty}"):
+    # Products of other libraries than MKL may give a sample other last bits among other samples.
+    rtol = 1e-12 if torch.backends.mkl.is_available() else 1e-6
+    for record in assert_twelve_digits(folder, f"{name}, {seed}, {uncertainty}", rtol):
         assert record.settings["one_forward"]
         assert ("separation_log_se" in record.columns) == uncertainty
         assert ("separation_permuted" in record.columns) == uncertainty
