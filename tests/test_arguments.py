@@ -102,10 +102,11 @@ def test_arrays_of_any_layout_are_measured_as_their_plain_copies(change: Callabl
     x, y = change(X.numpy()), change(Y.numpy())
     wide = torch.float64 if x.dtype == np.longdouble else torch.float32
     plain = torch.from_numpy(np.array(x, np.float64)).to(wide), torch.from_numpy(np.array(y, np.int64))
-    exact = ll.separation_fuzziness(*plain)
-    assert ll.separation_fuzziness(x, y) == pytest.approx(exact, rel=1e-6)
-    record = ll.probe(small().to(wide), (x, y), sites=["input"], progress=False)
-    assert record.sites[0].values["separation"] == pytest.approx(exact, rel=1e-6)
+    assert ll.separation_fuzziness(x, y) == pytest.approx(ll.separation_fuzziness(*plain), rel=1e-6)
+    exact = ll.separation_fuzziness(plain[0].double(), plain[1])
+    for given in ((x, y), plain):
+        record = ll.probe(small().to(wide), given, sites=["input"], progress=False)
+        assert record.sites[0].values["separation"] == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize(
