@@ -170,5 +170,7 @@ def test_a_first_row_far_from_its_class_costs_no_digits(monkeypatch, far):
     monkeypatch.setattr(at_hand, "SLOW_SUMS", {"cpu"})
     monkeypatch.setattr(at_hand, "_known_residuals", lambda *given: known.append(found_by(*given)) or known[-1])
     assert separation_fuzziness(x, y) == pytest.approx(plain, rel=1e-6)
-    assert (known[0] is None) == far
+    residuals, is_far = known[0]
+    assert residuals is not None
+    assert bool(is_far) == far
     assert plain == pytest.approx(separation_fuzziness(x.double(), y), rel=1e-4)

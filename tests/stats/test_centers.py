@@ -141,3 +141,25 @@ def test_hugely_unequal_classes_are_whitened_too(monkeypatch: pytest.MonkeyPatch
     T, expected = centers.equal_whitener, whitened_by_singular_values(centers)
     assert called
     torch.testing.assert_close(T.mT @ T, expected, rtol=1e-8, atol=1e-8 * float(expected.abs().max()))
+
+
+def test_digests_tell_centers_apart() -> None:
+    """A class mean that moved, two that changed places, a feature or an offset: scatters around such do not merge."""
+    x, y = oracle.blobs([20, 20, 20], 6)
+    swapped = torch.tensor([1, 0, 2])[y]
+    moved, turned = x + 1e-6 * (y == 1).unsqueeze(-1), x.roll(1, -1)
+    own, *others = (
+        find_centers(ClassSums.of(features, labels, 3)).digest
+        for features, labels in ((x, y), (x, swapped), (moved, y), (turned, y), (x + 1e-6, y))
+    )
+    assert torch.equal(own, find_centers(ClassSums.of(x, y, 3)).digest)
+    for other in others:
+        assert not torch.allclose(own, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_contrasts_of_many_classes_are_the_same_on_a_gpu() -> None:
+    points = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 70, 5)))
+    weights = class_weights(torch.arange(140.0, dtype=torch.float64).view(2, 70), "samples")
+    on_gpu = helmert_contrasts(points.cuda(), weights.cuda())
+    np.testing.assert_allclose(on_gpu.cpu(), helmert_contrasts(points, weights), atol=1e-13)

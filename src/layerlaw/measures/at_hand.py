@@ -3,6 +3,7 @@
 All take features (…, n, d) and labels (…, n); classes are numbered from 0.
 """
 
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -206,29 +207,42 @@ def _statistics(
     check_counts(sums.counts, where="labels")
     _check_finite(x, sums.sums)
     first = find_centers(sums, weighting)
-    ahead = project(x, y, Frame.of(first)) if x.is_cuda else None  # which a GPU works on while they are looked at
-    x, centers = careful_centers(x, y, first)
+    x, centers, ahead = _looked_at(x, y, first) if x.is_cuda else (*careful_centers(x, y, first), None)
     coordinates, lengths = ahead if ahead and centers is first else project(x, y, Frame.of(centers))
-    known = _known_residuals(centers, lengths, y) if x.device.type in SLOW_SUMS and x.dim() == 2 else None
-    scatter = Scatter.of(coordinates, lengths, y, centers, chosen, nearest=nearest, residuals=known)
+    scatter_of = partial(Scatter.of, coordinates, lengths, y, centers, chosen, nearest=nearest)
+    known, far = _known_residuals(centers, lengths, y) if x.device.type in SLOW_SUMS and x.dim() == 2 else (None, None)
+    scatter = scatter_of(residuals=known)
+    if far is not None and bool(far):  # asked behind the work that nearly always is right
+        scatter = scatter_of()
     _check_finite(x, scatter.sums)
     return centers, scatter, x, y
 
 
-def _known_residuals(centers: Centers, lengths: Tensor, y: Tensor) -> Tensor | None:
+def _looked_at(x: Tensor, y: Tensor, first: Centers) -> tuple[Tensor, Centers, tuple[Tensor, Tensor]]:
+    """What `careful_centers` gives, and the products around the first centers, which a GPU works on meanwhile."""
+    here, beside = torch.cuda.current_stream(x.device), torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
+    beside.wait_stream(here)
+    ahead = project(x, y, Frame.of(first))
+    with torch.cuda.stream(beside):
+        x, centers = careful_centers(x, y, first)
+    here.wait_stream(beside)
+    return x, centers, ahead
+
+
+def _known_residuals(centers: Centers, lengths: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Σ z of many classes (K, r), where nothing but the rounding of their means to float32 is left of it; else `None`.
 
-    Sums are taken around the first row of each class. Where that lies far from the others, the mean is off by more.
+    Sums are taken around the first row of each class. Where that lies far from the others, the mean is off by more: whether
+    some does so is the second.
     """
     n, K = len(y), centers.counts.shape[-1]
     if centers.dtype == torch.float64 or K < MANY:
-        return None
+        return None, None
     first = y.new_full((K,), n).scatter_reduce_(0, y, torch.arange(n, device=y.device), "amin")
     squares = double(lengths).square_()
     usual = torch.zeros_like(centers.counts).index_add_(0, y, squares) / centers.counts
-    if bool((squares[first.clamp_max(n - 1)] > FAR_FIRST * usual).any()):
-        return None
-    return centers.expected_residuals * centers.counts.unsqueeze(-1)
+    far = (squares[first.clamp_max(n - 1)] > FAR_FIRST * usual).any()
+    return centers.expected_residuals * centers.counts.unsqueeze(-1), far
 
 
 def _check_finite(x: Tensor, sums: Tensor) -> None:

@@ -16,7 +16,6 @@ from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
-SMALL_MARK = 2**16  # numbers: of larger digests the marks are not kept
 CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
 UNEQUAL = 1e6  # times as many samples in a class as in another: a Gram matrix of their contrasts has lost six digits
@@ -222,9 +221,15 @@ def centered_contrasts(points: Tensor, weights: Tensor) -> Tensor:
     w = weights.unsqueeze(-1)  # (…, K, 1)
     W = w.cumsum(-2)
     least = W.clamp_min(torch.finfo(w.dtype).tiny)
-    before = (w * points).cumsum(-2)[..., :-1, :].div_(least[..., :-1, :])
+    before = _sums_so_far(w * points)[..., :-1, :].div_(least[..., :-1, :])
     factor = (w[..., 1:, :] * W[..., :-1, :] / least[..., 1:, :]).sqrt()
     return (points[..., 1:, :] - before).mul_(factor)  # in place: of a wide site each copy is a fifth of its memory
+
+
+def _sums_so_far(rows: Tensor) -> Tensor:
+    """Of each row and all before it (…, K, d); a GPU adds up many numbers faster where they lie one after the other."""
+    turned = rows.is_cuda and rows.shape[-2] > FEW["cuda"]
+    return rows.mT.contiguous().cumsum(-1).mT if turned else rows.cumsum(-2)
 
 
 def find_centers(
@@ -293,18 +298,15 @@ def rounding_scale(
 
 def _digest(centered: Tensor, mean: Tensor, scales: Tensor) -> Tensor:
     """Three numbers (…, 3); the global mean apart, so that an offset does not drown the differences."""
-    K, d = centered.shape[-2:]
-    mark = _mark(K, d, mean.device) if K * d <= SMALL_MARK else _mark.__wrapped__(K, d, mean.device)
-    offset, own = (mean * mark[0]).sum(-1), K * d > SMALL_MARK and centered.numel() == mark.numel()
-    marked = mark.view_as(centered).mul_(centered) if own else centered * mark
-    return torch.stack([offset, marked.sum((-2, -1)), scales.sum(-1)], -1)
+    rows, columns = (_marks(n, mean.device) for n in centered.shape[-2:])
+    return torch.stack([mean @ columns, rows @ centered @ columns, scales.sum(-1)], -1)
 
 
 @lru_cache(maxsize=16)
-def _mark(K: int, d: int, device: torch.device) -> Tensor:
-    """Numbers (K, d) without a pattern."""
+def _marks(n: int, device: torch.device) -> Tensor:
+    """Numbers (n,) without a pattern."""
     with torch.inference_mode(False):  # they may be used outside of one
-        return torch.arange(1.0, K * d + 1, dtype=torch.float64, device=device).cos_().reshape(K, d)
+        return torch.arange(1.0, n + 1, dtype=torch.float64, device=device).cos_()
 
 
 @dataclass(frozen=True)
