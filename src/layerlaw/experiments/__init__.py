@@ -40,7 +40,7 @@ PAPERS = {
         *("lm_law", "lm_targets", "lm_normalization", "lm_flow", "lm_tokens", "lm_words"),
         *("lm_training", "lm_sizes", "lm_task"),
     ),
-    "layer_peeled": ("minority", "minority_vgg13", "minority_resnet18", "minority_resnet18_cifar10"),
+    "layer_peeled": ("minority", "minority_vgg13", "minority_resnet18", "minority_resnet18_cifar10", "minority_whole"),
     "collapse": ("svsl_mnist", "svsl_fashion_mnist", "svsl_cifar10", "svsl_random_labels", "svsl_sentences"),
 }
 """Every figure by the folder of its paper. To add one: its file there, its name here, its test; the ledger

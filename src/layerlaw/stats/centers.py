@@ -221,15 +221,11 @@ def centered_contrasts(points: Tensor, weights: Tensor) -> Tensor:
     w = weights.unsqueeze(-1)  # (…, K, 1)
     W = w.cumsum(-2)
     least = W.clamp_min(torch.finfo(w.dtype).tiny)
-    before = _sums_so_far(w * points)[..., :-1, :].div_(least[..., :-1, :])
+    along = points.is_cuda and points.shape[-2] > FEW["cuda"]  # memory: there a GPU adds up many numbers faster
+    sums = (w * points).mT.contiguous().cumsum(-1).mT if along else (w * points).cumsum(-2)
+    before = sums[..., :-1, :].div_(least[..., :-1, :])
     factor = (w[..., 1:, :] * W[..., :-1, :] / least[..., 1:, :]).sqrt()
     return (points[..., 1:, :] - before).mul_(factor)  # in place: of a wide site each copy is a fifth of its memory
-
-
-def _sums_so_far(rows: Tensor) -> Tensor:
-    """Of each row and all before it (…, K, d); a GPU adds up many numbers faster where they lie one after the other."""
-    turned = rows.is_cuda and rows.shape[-2] > FEW["cuda"]
-    return rows.mT.contiguous().cumsum(-1).mT if turned else rows.cumsum(-2)
 
 
 def find_centers(

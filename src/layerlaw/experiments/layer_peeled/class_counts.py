@@ -43,7 +43,7 @@ class CountPlan:
         return [Case(self.majority, a, R, w) for a in self.K_A for R, w in (*((R, 1) for R in self.ratios), *again)]
 
 
-SCALED = CountPlan()
+SCALED, WHOLE = CountPlan(), CountPlan(6000)
 QUICK = CountPlan(100, ratios=(1, 10, 100, math.inf), times=(100,), epochs=30)
 
 

@@ -3,8 +3,8 @@
 K_A of ten classes (the first ones) have n_A training images, the others n_A/R; R = ∞ leaves them none, and the classifier
 keeps rows for them. SGD with momentum 0.9, rate 0.1 divided by ten at 1/3 and 2/3 of 350 epochs, weight decay 5e-4, batches
 of 128, as the authors had it. They have n_A = 6000 (Fashion-MNIST) and 5000 (CIFAR-10) and K_A = 3, 5, 7. Here n_A = 1000
-and K_A = 5 (`SCALED`): a sixth or a fifth of the steps, and a single image per rare class at R = 1000. The authors' counts
-are `CountPlan.published(data)`; `collapse(setting, name, network, plan)` takes any plan.
+and K_A = 5 (`SCALED`): a sixth or a fifth of the steps, and a single image per rare class at R = 1000; with K_A = 5 alone
+`minority_whole` has the authors' n_A. All their counts are `CountPlan.published(data)`; `collapse` takes any plan.
 
 Judged: the cosine between rare rows of the classifier rises with R (rank correlation in every seed, t test over seeds); it
 is 0.9 or more at the largest ratio and at R = ∞; showing every rare image w times (the authors' remedy, at R = 1000) lowers
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.advice import forecast
-from layerlaw.experiments.layer_peeled.class_counts import QUICK, SCALED, Case, CountPlan, K
+from layerlaw.experiments.layer_peeled.class_counts import QUICK, SCALED, WHOLE, Case, CountPlan, K
 from layerlaw.experiments.moments import spearman
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, above, below, between, minus, row
 from layerlaw.experiments.setting import Data, Images, Setting, samples, stand_in
@@ -42,6 +42,7 @@ TITLES = {
     "minority_vgg13": "Minority collapse: VGG13 on CIFAR-10",
     "minority_resnet18": "Minority collapse: ResNet18 on Fashion-MNIST",
     "minority_resnet18_cifar10": "Minority collapse: ResNet18 on CIFAR-10",
+    "minority_whole": "Minority collapse: VGG11 on all images of Fashion-MNIST",
 }
 SIZE = 32  # pixels
 QUICK_SHAPES: dict[str, dict[str, Any]] = {  # a quick run's networks: every layer of theirs, few channels
@@ -101,6 +102,16 @@ def minority_resnet18_cifar10(setting: Setting) -> Outcome:
     return collapse(setting, "minority_resnet18_cifar10", "resnet18", "cifar10")
 
 
+def minority_whole(setting: Setting) -> Outcome:
+    """VGG11 on all images of Fashion-MNIST: the authors' n_A, six images of a rare class at R = 1000, else as `minority`.
+
+    layerlaw reproduce minority_whole             7 networks per seed, n_A = 6000
+    layerlaw reproduce minority_whole --quick     few channels, n_A = 500, R = 1, 10, 100, ∞, 12 epochs
+    """
+    plan = replace(QUICK, majority=5 * QUICK.majority, epochs=-(-2 * QUICK.epochs // 5)) if setting.quick else WHOLE
+    return collapse(setting, "minority_whole", "vgg11", "fashion_mnist", plan)
+
+
 def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPlan | None = None) -> Outcome:
     """Train a network on all class counts of a plan, read its classifiers, report what came out."""
     plan = plan or (QUICK if setting.quick else SCALED)
@@ -111,7 +122,7 @@ def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPl
         _network(setting, network, data),
         optimizer="momentum",
         learning_rate=0.1,
-        epochs=setting.epochs(plan.epochs, QUICK.epochs),
+        epochs=plan.epochs,
         precision=setting.on_gpu("bf16"),
     )
     cells = {}
@@ -126,7 +137,7 @@ def collapse(setting: Setting, name: str, network: str, data: str, plan: CountPl
     trained = f"{how.epochs} epochs, SGD with momentum, learning rate {how.learning_rate:g}"
     small = setting.note(f"Quick run: a small {network} ({how.network}){gray}, on {size}×{size} pixels; {trained}.")
     notes = [*_notes(setting, plan, data), *small, *stand_in(setting, data)]
-    return Outcome(name, TITLES[name], rows, _sheets(plan, found), tables, notes)
+    return Outcome(name, TITLES[name], rows, [_sheet(TITLES[name], plan, found)], tables, notes)
 
 
 def _network(setting: Setting, name: str, data: str) -> Architecture:
@@ -301,7 +312,7 @@ def _direction_rows(plan: CountPlan, K_A: int, found: Readings) -> list[Row]:
     return rows
 
 
-def _sheets(plan: CountPlan, found: Readings) -> list[Sheet]:
+def _sheet(title: str, plan: CountPlan, found: Readings) -> Sheet:
     end = 10 * plan.largest  # where R = ∞ is drawn
     axes: dict[str, Any] = {"xlabel": "ratio of images shown", "log_y": False, "log_x": True}
     axes |= {"infinity": end} if math.inf in plan.ratios else {}
@@ -314,24 +325,23 @@ def _sheets(plan: CountPlan, found: Readings) -> list[Sheet]:
         again = dict(sorted(again.items()))
         # No line from the largest R to infinity: the model says nothing in between.
         apart: dict[float, Any] = dict(sorted({**plain, end / 10**0.5: ()}.items()))
-        title = f"K_A = {K_A}"
         cosines = [
             _series("measured", plain, "cosine"),
             _series("predicted by norms", apart, "cosine-predicted", style="line"),
             _series("predicted, norm in use", apart, "cosine-predicted-in-use", style="line"),
             _series(f"R = {plan.largest:g}, shown again", again, "cosine"),
         ]
-        panels.append(Panel(f"{title}: cosine of rare rows", cosines, ylabel="cosine", **axes))
+        panels.append(Panel(f"K_A = {K_A}: cosine of rare rows", cosines, ylabel="cosine", **axes))
         shares = [
             _series("training, rare", plain, "train-accuracy-minority"),
             _series("test, rare", plain, "test-accuracy-minority"),
             _series("test, rare, shown again", again, "test-accuracy-minority"),
             Series([min(plain), max(plain)], [1 / (K - K_A)] * 2, "1/K_B", style="null"),
         ]
-        panels.append(Panel(f"{title}: accuracy", shares, ylabel="share right", **axes))
+        panels.append(Panel(f"K_A = {K_A}: accuracy", shares, ylabel="share right", **axes))
     several = any(len(some) > 1 for some in found.values())
     caption = f"{'Mean and range over seeds; p' if several else 'P'}redictions from each network's own norms."
-    return [Sheet("Minority collapse", panels, columns=2, caption=caption)]
+    return Sheet(title, panels, columns=2, caption=caption)
 
 
 def _series(
