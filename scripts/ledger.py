@@ -13,7 +13,7 @@ from pathlib import Path
 
 from layerlaw.experiments import PAPERS, code_digest
 from layerlaw.experiments.runs import ANEW, OURS, PROTOCOL_TITLE
-from layerlaw.outcome import Outcome
+from layerlaw.outcome import Outcome, Row
 from layerlaw.pages import draw_sheet, ledger_index, ledger_page
 from layerlaw.pages.markdown import markdown_table
 
@@ -61,8 +61,8 @@ code. One seed in *sizes*, where nothing is judged for that reason; three in *tr
 
 *Exploring Deep Neural Networks via Layer-Peeled Model* (Fang, He, Long & Su, PNAS 2021): rows of the classifier of rare classes in VGG and ResNet18,
 beside the model's exact optimum at the norms of each network. n_A = 1000 and K_A = 5; the authors have 6000 or 5000, and 3, 5 and 7. Two seeds, with which a t test
-passes only what hardly varies. What was read of every network lies in [unfinished](reproduction/unfinished/README.txt), for further seeds to go on from. The
-trainings shared the GPU with others, so their times are upper limits.""",
+passes only what hardly varies. What was read of every network lies in [unfinished](reproduction/unfinished/README.txt), for further seeds to go on from. **All networks
+in one table: [rare classes](reproduction/rare_classes.md).** The trainings shared the GPU with others, so their times are upper limits.""",
     "collapse": """## Nearest class centers and SVSL
 
 *Nearest Class-Center Simplification through Intermediate Layers* (Ben-Shaul & Dekel, 2022): the mismatch between a network's decision and its nearest class
@@ -84,6 +84,19 @@ few and rates so many that true laws would mostly fail).
 {headline}
 
 A claim that needs one protocol is a statement about that protocol as much as about networks. How the parts of one network differ: [batchnorm.md](../batchnorm.md)."""
+RARE_INTRO = """# Rare classes, network by network
+
+[All figures](../reproduction.md), [what it says](../minority_collapse.md). Means over seeds, ranges in brackets. *Shown*: how often every rare image is shown in an epoch. *Predicted*: the exact optimum of the Layer-Peeled
+Model with the norms of that very network, or with the part of them that its class means use. *Given to frequent classes*: the share of rare test images that get a frequent class."""
+RARE = {
+    "cosine": "cosine of rare rows",
+    "cosine-predicted": "predicted by norms",
+    "cosine-predicted-in-use": "predicted, norm in use",
+    "row-norm-minority-over-majority": "row norm, rare over frequent",
+    "train-accuracy-minority": "train accuracy, rare",
+    "test-accuracy-minority": "test accuracy, rare",
+    "test-minority-given-to-majority": "given to frequent classes",
+}
 CAVEATS = {
     "fig1": "ρ and half-life are from the authors' talks, learning rates from their scripts.",
     "fig2": "The paper shows one network, in which the law “starts to emerge at epoch 100”; 50 to 150 is accepted.",
@@ -331,7 +344,36 @@ def documents() -> dict[Path, str]:
             picture = f"{name}.png" if (RECORDS / f"{name}.png").exists() else ""
             pages[RECORDS / f"{name}.md"] = ledger_page(outcome, intro=intro, tried=tried, picture=picture)
     pages[RECORDS / "protocols.md"] = protocols([found[name] for name in PAPERS["separation"] if name in found])
+    pages[RECORDS / "rare_classes.md"] = rare_classes([found[name] for name in PAPERS["layer_peeled"] if name in found])
     return {DOCS / f"{RECORDS.name}.md": "\n\n".join(index) + "\n", **pages}
+
+
+def rare_classes(outcomes: list[Outcome]) -> str:
+    """One table of all networks with rare classes: what was measured beside what the model says."""
+    lines = []
+    for outcome in outcomes:
+        rows = {row.name: row for row in outcome.rows}
+        title = outcome.title.removeprefix("Minority collapse: ")
+        link = f"[{title}]({outcome.name}.md), {len(outcome.provenance['seeds'])} seeds"
+        for name in rows:
+            case, _, what = name.rpartition("/")
+            if what == "cosine":
+                K_A, R, *again = case.replace("-shown-", "/").replace("-times", "").replace("K_A-", "").split("/")
+                shown = [K_A, R.replace("R-", "").replace("inf", "∞"), *(again or ["1"])]
+                lines.append([link, *shown, *(two_digits(rows[f"{case}/{part}"]) for part in RARE)])
+    return f"{RARE_INTRO}\n\n{markdown_table(['network', 'K_A', 'R', 'shown', *RARE.values()], lines)}\n"
+
+
+def two_digits(row: Row) -> str:
+    """A mean with its range over seeds."""
+    numbers = [
+        f"{value:.2f}".replace("-0.00", "0.00").replace("-", "−")
+        for value in (row.ours, row.low, row.high)
+        if value is not None
+    ]
+    if not numbers:
+        return "–"
+    return numbers[0] if len(set(numbers)) == 1 else f"{numbers[0]} [{', '.join(numbers[1:])}]"
 
 
 def protocols(outcomes: list[Outcome]) -> str:

@@ -44,7 +44,7 @@ def code_version() -> str:
     try:
         return importlib.metadata.version("layerlaw")
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return "run from its source"
 
 
 def model_provenance(model: nn.Module, *, waits: bool = False) -> dict[str, Any]:

@@ -154,7 +154,9 @@ def test_a_record_by_blocks_says_that_the_step_of_its_first_block_is_also_that_o
     rows[0].at = rows[0].type = rows[-1].at = "input"
     settings: dict[str, Any] = {"sites": "blocks", "in_front": {"blocks.0": ["stem.0"]}}
     made = Record(name="net", sites=rows, classes=["a", "b"], settings=settings)
-    assert find_modules(made).levels[0].counted == "4 blocks, 1 with the layers in front, and 1 other layer"
+    blocks = find_modules(made).levels[0]
+    assert blocks.counted == "4 blocks, 1 of them with the layers in front, and 1 other layer"
+    assert replace(blocks, led=(4,)).counted == "4 blocks, each with the layers in front, and 1 other layer"
     findings = judge(made).findings
     assert any(
         line.startswith("The largest step is at 'stem.0' together with 'blocks.0', by a factor of 20")

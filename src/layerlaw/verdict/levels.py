@@ -63,10 +63,9 @@ class ModuleLevel:
 
     @property
     def counted(self) -> str:
-        """How many modules: "4 blocks", "4 blocks and 1 other layer", "4 blocks, 1 with the layers in front"."""
-        inside = [all_ - out for all_, out in zip(self.modules, self.outside, strict=True)]
+        """How many modules: "4 blocks", "4 blocks and 1 other layer", "4 blocks, 1 of them with the layers in front"."""
         others = f" and {_counted(self.outside, 'other layer')}" if any(self.outside) else ""
-        return f"{_counted(inside, self.name[:-1])}{self._limits}{',' * bool(self._limits and others)}{others}"
+        return f"{_counted(self._inside, self.name[:-1])}{self._limits}{',' * bool(self._limits and others)}{others}"
 
     @property
     def subject(self) -> str:
@@ -74,9 +73,13 @@ class ModuleLevel:
         return f"The {self.counted}{',' * (bool(self._limits) and not any(self.outside))}"
 
     @property
+    def _inside(self) -> list[int]:
+        return [all_ - out for all_, out in zip(self.modules, self.outside, strict=True)]
+
+    @property
     def _limits(self) -> str:
-        led = f", {_span(self.led)} with the layers in front" if any(self.led) else ""
-        return led + ", the last without its end" * any(self.cut)
+        many = "each" if list(self.led) == self._inside else f"{_span(self.led)} of them" if any(self.led) else ""
+        return f", {many} with the layers in front" * bool(many) + ", the last without its end" * any(self.cut)
 
 
 def _span(counts: Sequence[int]) -> str:
