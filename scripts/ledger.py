@@ -16,6 +16,7 @@ from layerlaw.experiments.runs import ANEW, OURS, PROTOCOL_TITLE
 from layerlaw.outcome import Outcome, Row
 from layerlaw.pages import draw_sheet, ledger_index, ledger_page
 from layerlaw.pages.markdown import markdown_table
+from layerlaw.wording import counted
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -354,7 +355,7 @@ def rare_classes(outcomes: list[Outcome]) -> str:
     for outcome in outcomes:
         rows = {row.name: row for row in outcome.rows}
         title = outcome.title.removeprefix("Minority collapse: ")
-        link = f"[{title}]({outcome.name}.md), {len(outcome.provenance['seeds'])} seeds"
+        link = f"[{title}]({outcome.name}.md), {counted(len(outcome.provenance['seeds']), 'seed')}"
         for name in rows:
             case, _, what = name.rpartition("/")
             if what == "cosine":

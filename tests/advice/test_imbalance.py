@@ -177,7 +177,7 @@ def test_measured_accuracy_comes_before_the_forecast() -> None:
     found = forecast(COUNTS, classifier=W, features=(x, y), accuracy=[1, 0.9, 0, 0.1])
     assert found.accuracy == (1, 0.9, 0, 0.1)
     assert found.headline.startswith(
-        "Already lost in this network: training accuracy of 2 classes below half of the 1.00 of the most frequent. "
+        "Already lost in this network: accuracy of 2 classes on these data below half of the 1.00 of the most frequent. "
         "Forecast: "
     )
     assert found.to_dict()["already_lost"] == 2
@@ -427,7 +427,7 @@ def test_labels_that_are_no_numbers_are_told() -> None:
 
 def test_a_network_that_lost_more_than_the_model_says_is_believed() -> None:
     found = forecast([400, 400, 8, 8], E_W=100, E_H=100, accuracy=[1, 1, 0, 1])
-    assert found.headline.startswith("Already lost in this network: training accuracy of 1 class")
+    assert found.headline.startswith("Already lost in this network: accuracy of 1 class on these data")
     assert found.headline.endswith("The network is further than the model says: trust what was measured.")
 
 

@@ -62,7 +62,9 @@ def test_the_command_says_what_a_network_has_lost_and_refuses_broken_weights(tmp
     dead = "    net[2].bias.data[:] = torch.tensor([9.0, 9.0, -99.0, -99.0])\n    return net, (x, y)\n"
     (tmp_path / "dead.py").write_text(trained + dead)
     done = layerlaw("imbalance", "--model", "dead.py:make", cwd=tmp_path)
-    assert "Already lost in this network: training accuracy of 2 classes below half" in " ".join(done.stdout.split())
+    assert "Already lost in this network: accuracy of 2 classes on these data below half" in " ".join(
+        done.stdout.split()
+    )
     (tmp_path / "broken.py").write_text(
         trained + "    net[2].weight.data[0, 0] = float('nan')\n    return net, (x, y)\n"
     )

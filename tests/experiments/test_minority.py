@@ -164,6 +164,12 @@ def test_directions_are_tests_over_seeds() -> None:
 def test_a_plan_wants_whole_counts_and_the_published_one_is_the_authors() -> None:
     with pytest.raises(InputError, match=r"ratios: expected whole parts of 500, at most 500, or .*, got 1000"):
         CountPlan(500)
+    odd = ({"ratios": (math.inf,)}, {"K_A": (10,)}, {"times": (0,)}, {"majority": 0}, {"epochs": 0})
+    for how in odd:
+        with pytest.raises(InputError, match=rf"{next(iter(how))}: expected"):
+            CountPlan(**how)
+    with pytest.raises(InputError, match="data: expected one of fashion_mnist, cifar10, got 'mnist'"):
+        CountPlan.published("mnist")
     theirs = CountPlan.published("cifar10")
     assert (theirs.majority, theirs.K_A, theirs.epochs, len(theirs.cases)) == (5000, (3, 5, 7), 350, 24)
     assert theirs.cases[3].counts == (5000,) * 3 + (5,) * 7

@@ -61,7 +61,7 @@ class Forecast(Shown):
     measured: tuple[ClassifierRows, ...] | None
     rare: ClassifierRows | None  # of all rare classes together
     frequent: ClassifierRows | None
-    accuracy: tuple[float, ...] | None  # measured share of right training samples, mean over the classes of each group
+    accuracy: tuple[float, ...] | None  # measured share of right samples, mean over the classes of each group
     already_lost: int  # classes whose measured accuracy is below half of that of the most frequent ones
     unused: bool  # whether a norm in use was measured and put aside, because norms were given
 
@@ -91,12 +91,13 @@ class Forecast(Shown):
         already = []
         if self.already_lost and self.accuracy is not None:
             rest = f"{self.accuracy[0]:.2f} of the most frequent"
-            already.append(f"training accuracy of {_classes(self.already_lost)} below half of the {rest}")
+            already.append(f"accuracy of {_classes(self.already_lost)} on these data below half of the {rest}")
         rows = zip(self.groups, self.measured or (), strict=False)
         if coincide := sum(g.number for g, r in rows if r.mean_cosine is not None and r.mean_cosine >= COINCIDE):
             already.append(f"rows of {_classes(coincide)} coincide")
         if not already:
-            return _forecast(self)
+            nearer = " Measured rows are nearer to it than that: trust them." if not self.closest.collapses else ""
+            return f"{_forecast(self)}{nearer if _nearer(self) else ''}"
         further = " The network is further than the model says: trust what was measured."
         missed = "" if self.closest.collapses else further
         return f"Already lost in this network: {' and '.join(already)}. Forecast: {_forecast(self)}{missed}"
@@ -196,6 +197,8 @@ def _findings(found: Forecast) -> Iterator[str]:
         )
     if found.sizes > len(found.groups):
         yield "Groups hold several sizes: phase and margin are of the worst in each, cosine and norm are means."
+    if found.measured is not None and found.accuracy is None and found.sizes > 1:
+        yield "Whether rare classes are still right was not looked at: pass classifier= and features= for that."
     if found.unused:
         yield "Norms were given, so the norm in use, which belongs to the measured ones, is left out."
 
@@ -289,9 +292,15 @@ def _angle(found: Forecast) -> Iterator[str]:
         norms = f"norms {number(rare.mean_row_norm)} and {number(frequent.mean_row_norm)}"
         against = f" (frequent: {_cosine(frequent.mean_cosine)}; {norms})"
     yield f"Rows of rare classes have a mean cosine of {_cosine(rare.mean_cosine)}{against}; predicted {predicted}."
-    known = [o.cosine for o in found.outlooks if o.cosine is not None]
-    if known and rare.mean_cosine > max(known) + CLOSER:
+    if _nearer(found):
         yield "They are closer together than the model says: this network is nearer to collapse than its norms say."
+
+
+def _nearer(found: Forecast) -> bool:
+    """Whether the rows of rare classes are closer together than predicted, by more than a little."""
+    known = [o.cosine for o in found.outlooks if o.cosine is not None]
+    measured = None if found.rare is None else found.rare.mean_cosine
+    return bool(known) and measured is not None and measured > max(known) + CLOSER
 
 
 def _cosine(value: float | None) -> str:

@@ -3,11 +3,12 @@
 import math
 from dataclasses import dataclass
 
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, check_choice, check_whole
 from layerlaw.experiments.setting import Images
 from layerlaw.lab import Samples
 
 K = 10  # classes
+THEIRS = {"fashion_mnist": 6000, "cifar10": 5000}  # n_A of the authors
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,21 @@ class CountPlan:
     @classmethod
     def published(cls, data: str) -> "CountPlan":
         """The authors' counts."""
-        return cls({"fashion_mnist": 6000, "cifar10": 5000}[data], (3, 5, 7), times=(10, 100, 1000))
+        check_choice("data", data, tuple(THEIRS))
+        return cls(THEIRS[data], (3, 5, 7), times=(10, 100, 1000))
 
     def __post_init__(self) -> None:
+        check_whole(1, majority=self.majority, epochs=self.epochs)
+        for K_A in self.K_A:
+            check_whole(1, most=K - 1, K_A=K_A)
+        for times in self.times:
+            check_whole(1, times=times)
+        if not any(map(math.isfinite, self.ratios)):
+            raise InputError(f"ratios: expected at least one that leaves rare images, got {self.ratios}.")
         for R in self.ratios:
             if math.isfinite(R) and (R < 1 or self.majority % R):
                 whole = f"whole parts of {self.majority}, at most {self.majority}, or math.inf"
-                raise InputError(f"ratios: expected {whole}, got {R:g}.")
+                raise InputError(f"ratios: expected {whole}, got {R:g}. Choose other ratios or another majority.")
 
     @property
     def largest(self) -> float:
