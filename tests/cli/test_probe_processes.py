@@ -79,7 +79,7 @@ def test_a_loader_of_the_users_own_that_does_not_deal_is_an_error_of_one_line(fo
 def test_all_processes_name_an_option_as_the_command_line_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first one's words are made where errors of all commands are; of two real ones, one may be ended before it speaks."""
+    """Not by two real ones: one may be ended before it speaks."""
     monkeypatch.setattr("sys.argv", ["layerlaw", "probe", "model.py:make", "--shard", "1/2", "--state", "array"])
     monkeypatch.setattr("torch.distributed.init_process_group", lambda backend: None)
     for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():

@@ -92,6 +92,7 @@ def dealt() -> dict[str, ll.Record]:
         "kept": ll.probe(network, loader(data), **how),
         "tensors": ll.probe(network, tuple(t[first::step] for t in data.tensors), batch_size=5, **how),
         "streamed": ll.probe(network, loader(data), memory_gib=60_000 / 2**30, **how),
+        "in groups": ll.probe(network, loader(data), memory_gib=260_000 / 2**30, **how),
         "numbers": ll.probe(network, loader(numbers), **how),
         "all on one rank": ll.probe(wide, held(), classes=[0, 1], **how),
     }

@@ -114,10 +114,8 @@ def test_standard_errors_and_permuted_labels_of_two_processes_are_those_of_one(f
     for name in ("kept", "numbers", "all on one rank"):
         for record in records(folder, f"dealt, {name}"):
             assert_same(record, one[name], 1e-9)
-    for name in (
-        "tensors",
-        "streamed",
-    ):  # shares without places, and labels that are not known beforehand: dealt otherwise
+    # Shares without places, and labels that are not known beforehand: dealt otherwise.
+    for name in ("tensors", "streamed", "in groups"):
         for record in records(folder, f"dealt, {name}"):
             assert record.settings["jackknife_groups"] == 10
             for column in ("separation_log_se", "separation_permuted"):
@@ -127,6 +125,18 @@ def test_standard_errors_and_permuted_labels_of_two_processes_are_those_of_one(f
             assert (np.array(record.column("separation_permuted")) > 2 * np.array(record.column("separation"))).all()
     assert not one["streamed"].settings["one_forward"]
     assert one["kept"].settings["one_forward"]
+
+
+def test_a_note_says_where_standard_errors_depend_on_the_number_of_ranks(folder: Path) -> None:
+    for name, one in dealt().items():
+        streamed = name in ("streamed", "in groups")
+        assert any("in slices" in note for note in one.notes) == (name == "streamed")
+        for record in records(folder, f"dealt, {name}"):
+            told = [note for note in record.notes if note.startswith("Groups of standard errors: each of the 2 ranks")]
+            assert len(told) == streamed, name
+            assert len(record.notes) == len(one.notes) + streamed
+    for record in records(folder, "streamed in groups"):  # without standard errors
+        assert not any("Groups of standard errors" in note for note in record.notes)
 
 
 def test_pictures_show_the_samples_of_all_ranks_that_one_process_would_show(folder: Path) -> None:

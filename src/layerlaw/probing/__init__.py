@@ -19,7 +19,7 @@ from layerlaw.capture.plan import Plan, Reduce
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
-from layerlaw.probing.aside import doubt_notes, rank_notes, set_aside, token_notes
+from layerlaw.probing.aside import dealt_notes, doubt_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import about_model, again_without_plan, columns_later, origin_of, plan_of
@@ -240,7 +240,7 @@ def recorded(
         plane_labels=plane_labels,
         collapse_view=three_classes(run, train, weight),
         words=words,
-        notes=[*_unused(data), *_notes(run, train, weight), *slice_notes(train, test, null)],
+        notes=[*_unused(data), *_notes(run, train, weight), *slice_notes(train, test, null), *dealt_notes(train, test)],
         settings={
             "sites": run.plan.rule,
             "sites_why": run.plan.why,

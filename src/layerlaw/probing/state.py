@@ -60,6 +60,7 @@ class Split:
     samples: str = ""  # the fingerprint whatever their order
     about_model: dict[str, Any] = field(default_factory=dict)  # where it was found out while a GPU was busy
     one_forward: bool = False
+    dealt_alone: bool = False  # whether each rank dealt its samples into the groups of standard errors by itself
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
     slices_why: str = ""  # which sites were measured in slices of their features, and by how many forwards
