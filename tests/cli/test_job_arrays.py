@@ -96,6 +96,10 @@ def test_every_command_says_what_to_do_next(called: Callable[..., str]) -> None:
     told = json.loads(called(*PROBE, "--shard", "2/2", "--state", "my folder", "--json").partition("\n")[0])
     assert (told["round"], told["rounds"], told["measured"], told["missing"]) == (2, 2, False, [])
     assert "merged: 2 shards" in called("merge", "my folder", "--name", "mine")
+    Path("my folder/scatters-1-of-2.safetensors").write_text("no state")
+    told = json.loads(called(*PROBE, "--shard", "2/2", "--state", "my folder", "--json").partition("\n")[0])
+    assert "scatters-1-of-2.safetensors: expected the state of a shard" in told["damaged"]
+    assert command.format(1) in told["damaged"]
 
 
 @pytest.mark.parametrize(

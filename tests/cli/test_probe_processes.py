@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from command_line import layerlaw
 from test_cli import IMAGES, MODEL
 
+from layerlaw.cli.processes import processes
+from layerlaw.errors import InputError
 from layerlaw.record import Record
 
 OWN_LOADER = """
@@ -71,6 +74,19 @@ def test_a_loader_of_the_users_own_that_does_not_deal_is_an_error_of_one_line(fo
         in json.loads(done.stdout)["error"]["message"]
     )
     assert "rank 1: error: data: expected every sample on one rank" in done.stderr
+
+
+def test_all_processes_name_an_option_as_the_command_line_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by two real ones: one may be ended before it speaks."""
+    monkeypatch.setattr("sys.argv", ["layerlaw", "probe", "model.py:make", "--shard", "1/2", "--state", "array"])
+    monkeypatch.setattr("torch.distributed.init_process_group", lambda backend: None)
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(typer.Exit), processes("cpu"):
+        raise InputError("shard: expected one process, got several ranks.")
+    assert capsys.readouterr().err == "rank 1: error: --shard: expected one process, got several ranks.\n"
 
 
 def test_saved_features_are_for_one_process(monkeypatch: pytest.MonkeyPatch, refused) -> None:

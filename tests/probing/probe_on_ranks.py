@@ -92,8 +92,38 @@ def dealt() -> dict[str, ll.Record]:
         "kept": ll.probe(network, loader(data), **how),
         "tensors": ll.probe(network, tuple(t[first::step] for t in data.tensors), batch_size=5, **how),
         "streamed": ll.probe(network, loader(data), memory_gib=60_000 / 2**30, **how),
+        "in groups": ll.probe(network, loader(data), memory_gib=260_000 / 2**30, **how),
         "numbers": ll.probe(network, loader(numbers), **how),
         "all on one rank": ll.probe(wide, held(), classes=[0, 1], **how),
+    }
+
+
+def pictured() -> dict[str, ll.Record]:
+    """Samples that the first of two ranks has none of, or none of some classes; wide features keep fewer of them."""
+    images, labels = torch.cat([IMAGES, 1.1 * IMAGES, 1.2 * IMAGES]).double(), LABELS.repeat(3)  # more than are shown
+    order = labels.argsort(stable=True).view(2, 180).T.flatten()  # one of two ranks has classes 0 and 1, one 1 and 2
+    data = TensorDataset(images[order], labels[order])
+    wide = TensorDataset(data.tensors[0].flatten(1).repeat(1, 100), labels[order])
+    numbers = TensorDataset(data.tensors[0], data.tensors[0].mean((1, 2, 3)).unsqueeze(1))
+    network = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 40), nn.ReLU(), nn.Linear(40, K))).double()
+    widely = seeded(lambda: nn.Sequential(nn.Linear(192 * 100, 8), nn.ReLU(), nn.Linear(8, K))).double()
+    how = {"uncertainty": False, "progress": False}
+    tiny = {"memory_gib": 40 * K * 170 / 2**30}
+    (first, step), whole = place(), data.tensors
+
+    def loader(of: TensorDataset) -> DataLoader:
+        return DataLoader(of, batch_size=20, sampler=ll.data.UnpaddedSampler(of))
+
+    halves = list(zip(whole[0].split(90), whole[1].split(90), strict=True))
+    return {
+        "dealt": ll.probe(network, loader(data), **how),
+        "in groups": ll.probe(network, loader(data), memory_gib=40 * K * 200 / 2**30, **how),
+        "in slices": ll.probe(network, loader(data), **tiny, **how),
+        "wide": ll.probe(widely, loader(wide), sites=["input", "0", "1"], **how),
+        "numbers": ll.probe(network, loader(numbers), scores=None, **how),
+        "one behind the other": ll.probe(network, halves[first * 2 :][: 4 // step], **how),
+        "none on the first": ll.probe(network, halves if first == step - 1 else [], **how),
+        "none on the first, in slices": ll.probe(network, halves if first == step - 1 else [], **tiny, **how),
     }
 
 
@@ -142,6 +172,8 @@ def main(folder: Path) -> None:
     sharded().save(folder / f"sharded {rank}.json")
     for name, record in dealt().items():
         record.save(folder / f"dealt, {name} {rank}.json")
+    for name, record in pictured().items():
+        record.save(folder / f"pictured, {name} {rank}.json")
     try:  # a class that one rank lacks is no error, a class that all lack is one
         x, y = IMAGES[rank != LABELS], LABELS[rank != LABELS]
         (folder / f"lacking {rank}.txt").write_text(str(ll.probe(model, (x, y), progress=False).counts))

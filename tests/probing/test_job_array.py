@@ -256,7 +256,8 @@ def changed_module() -> nn.Module:
 @pytest.mark.parametrize(
     ("model", "data", "how", "message"),
     [
-        (changed_weights(), (X, Y), {}, "shard 1 of 2 measured another model"),
+        (changed_weights(), (X, Y), {}, r"shard 1 of 2 measured the same architecture with other weights \(FNN, "),
+        (seeded(FNN, (12, 20, 16, 3)).double(), (X, Y), {}, r"measured another architecture \(FNN, 919 parameters"),
         (
             changed_module(),
             (X, Y),
@@ -460,6 +461,56 @@ def test_a_file_that_is_cut_short_changed_or_gone_is_answered_and_its_shard_can_
     same(alone, merge(tmp_path))
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_deleted_file_of_an_earlier_round_needs_no_later_one(tmp_path: Path, loaded: bool) -> None:
+    data = DataLoader(TensorDataset(X, Y), 40) if loaded else (X, Y)
+    how = {"progress": False, "uncertainty": True} | ({} if loaded else {"batch_size": 40})
+    alone = merged(tmp_path, network(), data, 3, **how)
+    rounds, later = (3, "round 3 is there") if loaded else (2, "round 2 is there")
+    for deleted in ("sums-2-of-3", "sums-2-of-3.data-0"):
+        (tmp_path / f"{deleted}.safetensors").unlink()
+        with pytest.raises(DataError) as error:
+            merge(tmp_path)
+        assert "shard=(2, 3)" in str(error.value)
+        assert "once more" not in str(error.value)
+        assert (f"Then merge: {later}." in str(error.value)) == (deleted == "sums-2-of-3")
+        other = probe_shard(network(), data, shard=(1, 3), state=tmp_path, **how)
+        assert not other.measured
+        assert "shard=(2, 3)" in str(other)
+        assert f"then: layerlaw merge {tmp_path}" in str(other)
+        done = probe_shard(network(), data, shard=(2, 3), state=tmp_path, **how)
+        assert (done.measured, done.round, done.rounds) == (True, rounds - 1, rounds)
+        assert str(done).endswith(f"next: layerlaw merge {tmp_path}")
+        assert apart(alone.column("separation"), merge(tmp_path).column("separation")) == 0
+    if loaded:
+        (tmp_path / "labels-2-of-3.safetensors").unlink()
+        for i in (1, 2):
+            done = probe_shard(network(), data, shard=(i, 3), state=tmp_path, **how)
+            assert not done.measured
+            assert str(done).endswith(f"next: layerlaw merge {tmp_path}")
+        assert merge(tmp_path).columns == alone.columns
+
+
+@pytest.mark.parametrize("name", ["sums-2-of-2.data-0", "scatters-2-of-2", "scatters-2-of-2.data-0"])
+def test_a_shard_that_is_done_names_the_damaged_file_of_another(tmp_path: Path, name: str) -> None:
+    file = two_rounds(tmp_path) / f"{name}.safetensors"
+    content = file.read_bytes()
+    for damage in (content[:99], content[:-3] + b"\1\2\3"):
+        file.write_bytes(damage)
+        done = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
+        assert (done.round, done.measured, done.missing) == (2, False, ())
+        _, told, command, then = str(done).splitlines()
+        assert told.startswith(f"next: {file}: expected the state of a shard")
+        assert told.endswith("Delete it and run this shard again:")
+        assert "shard=(2, 2)" in command
+        assert then == f"then: layerlaw merge {tmp_path}"
+    file.unlink()
+    while not (done := probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)).measured:
+        pass
+    assert str(done).endswith(f"next: layerlaw merge {tmp_path}")
+    assert merge(tmp_path).counts
+
+
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_a_shard_whose_statistics_are_damaged_is_not_done(tmp_path: Path, rounds: int) -> None:
     """It was told to be, and only others stumbled over the file."""
@@ -509,7 +560,7 @@ def test_shards_of_two_measurements_are_not_mixed(tmp_path: Path) -> None:
         all_shards(tmp_path / "b", changed_weights(), (X, Y), 2, **HOW)
     for file in (tmp_path / "b").glob("*-2-of-2*"):
         shutil.copy(file, tmp_path / "a")
-    with pytest.raises(DataError, match="shard 2 of 2 measured another model"):
+    with pytest.raises(DataError, match="shard 2 of 2 measured the same architecture with other weights"):
         merge(tmp_path / "a")
 
 

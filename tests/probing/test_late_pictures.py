@@ -17,7 +17,7 @@ from layerlaw.later import Later
 from layerlaw.pages import plot_planes
 from layerlaw.stats import plane
 
-VIEW = importlib.import_module("layerlaw.probing.three_classes")  # whose name a function has, too
+VIEW = importlib.import_module("layerlaw.probing.pictures")
 
 
 def samples() -> tuple[torch.Tensor, torch.Tensor]:

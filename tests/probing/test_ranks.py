@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from probe_on_ranks import IMAGES, LABELS, TARGETS, batches, cases, dealt, probed, sharded
+from probe_on_ranks import IMAGES, LABELS, TARGETS, batches, cases, dealt, pictured, probed, sharded
 
 import layerlaw as ll
 from layerlaw.capture import batches as capture_batches
@@ -114,10 +114,8 @@ def test_standard_errors_and_permuted_labels_of_two_processes_are_those_of_one(f
     for name in ("kept", "numbers", "all on one rank"):
         for record in records(folder, f"dealt, {name}"):
             assert_same(record, one[name], 1e-9)
-    for name in (
-        "tensors",
-        "streamed",
-    ):  # shares without places, and labels that are not known beforehand: dealt otherwise
+    # Shares without places, and labels that are not known beforehand: dealt otherwise.
+    for name in ("tensors", "streamed", "in groups"):
         for record in records(folder, f"dealt, {name}"):
             assert record.settings["jackknife_groups"] == 10
             for column in ("separation_log_se", "separation_permuted"):
@@ -127,6 +125,34 @@ def test_standard_errors_and_permuted_labels_of_two_processes_are_those_of_one(f
             assert (np.array(record.column("separation_permuted")) > 2 * np.array(record.column("separation"))).all()
     assert not one["streamed"].settings["one_forward"]
     assert one["kept"].settings["one_forward"]
+
+
+def test_a_note_says_where_standard_errors_depend_on_the_number_of_ranks(folder: Path) -> None:
+    for name, one in dealt().items():
+        streamed = name in ("streamed", "in groups")
+        assert any("in slices" in note for note in one.notes) == (name == "streamed")
+        for record in records(folder, f"dealt, {name}"):
+            told = [note for note in record.notes if note.startswith("Groups of standard errors: each of the 2 ranks")]
+            assert len(told) == streamed, name
+            assert len(record.notes) == len(one.notes) + streamed
+    for record in records(folder, "streamed in groups"):  # without standard errors
+        assert not any("Groups of standard errors" in note for note in record.notes)
+
+
+def test_pictures_show_the_samples_of_all_ranks_that_one_process_would_show(folder: Path) -> None:
+    for name, one in pictured().items():
+        assert len(set(one.plane_labels)) >= 3
+        for record in records(folder, f"pictured, {name}"):
+            assert (record.plane_labels, record.words) == (one.plane_labels, one.words), name
+            assert [len(site.plane) for site in record.sites] == [len(site.plane) for site in one.sites]
+            for site, other in zip(record.sites, one.sites, strict=True):
+                size = np.abs(other.plane).max()
+                np.testing.assert_allclose(site.plane, other.plane, atol=2e-3 * size, err_msg=f"{name}, {site.name}")
+            assert record.collapse_view.keys() == one.collapse_view.keys()
+            for key, value in one.collapse_view.items():
+                np.testing.assert_allclose(record.collapse_view[key], value, atol=1e-3, err_msg=f"{name}, {key}")
+        if name == "wide":
+            assert len(one.sites[0].plane) < len(one.sites[1].plane) == len(one.plane_labels)
 
 
 def test_a_distributed_sampler_and_a_distributed_model_give_the_record_of_one(folder: Path, alone: dict) -> None:
@@ -152,7 +178,7 @@ def test_a_rank_may_lack_a_class_but_not_all_ranks(folder: Path) -> None:
 
 
 def test_a_probe_takes_few_collective_calls_of_which_each_costs_a_millisecond_of_the_processor(folder: Path) -> None:
-    assert [(folder / f"calls {rank}.txt").read_text() for rank in range(2)] == ["13", "13"]
+    assert [(folder / f"calls {rank}.txt").read_text() for rank in range(2)] == ["17", "17"]
 
 
 @pytest.mark.parametrize(("here", "there", "messages"), [(8, 9, 1), (8, 2, 2), (0, 9, 2)])

@@ -183,6 +183,7 @@ def probe(
         for line in (*chosen.facts, str(done)):
             screen.print(line, soft_wrap=True)
         found = {"shard": list(part), "round": done.round, "rounds": done.rounds, "measured": done.measured}
+        found |= {"damaged": done.damaged} if done.damaged else {}
         conclude(screen, result.as_json, found | {"missing": list(done.missing), "state": str(state)})
         return
     with explained_inputs(network, chosen, images.flat):

@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 import typer
 
-from layerlaw.errors import InputError, LayerlawError
+from layerlaw.cli.app import in_options
+from layerlaw.errors import InputError, LayerlawError, visible
 
 
 def sharing(function: Callable[..., None]) -> Callable[..., None]:
@@ -57,7 +58,7 @@ def processes(device: str | None, device_map: str | None = None) -> Iterator[Pro
     except LayerlawError as error:
         if rank == 0:
             raise
-        print(f"rank {rank}: error: {error}", file=sys.stderr)
+        print(f"rank {rank}: error: {visible(in_options(str(error)))}", file=sys.stderr)
         raise typer.Exit(1) from None
     finally:
         if dist.is_initialized():

@@ -19,18 +19,18 @@ from layerlaw.capture.plan import Plan, Reduce
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
-from layerlaw.probing.aside import doubt_notes, rank_notes, set_aside, token_notes
+from layerlaw.probing.aside import dealt_notes, doubt_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import about_model, again_without_plan, columns_later, origin_of, plan_of
 from layerlaw.probing.memory import GROUPS
+from layerlaw.probing.pictures import three_classes
 from layerlaw.probing.run import Options, Prober
 from layerlaw.probing.shards import check_same_plan, first_batch, same_network, unequal_notes
 from layerlaw.probing.slices import slice_notes
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.state import Split
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
-from layerlaw.probing.three_classes import three_classes
 from layerlaw.progress import Progress, choose
 from layerlaw.record import PartRow, Record, SiteRow
 from layerlaw.stats.centers import Weighting
@@ -240,7 +240,7 @@ def recorded(
         plane_labels=plane_labels,
         collapse_view=three_classes(run, train, weight),
         words=words,
-        notes=[*_unused(data), *_notes(run, train, weight), *slice_notes(train, test, null)],
+        notes=[*_unused(data), *_notes(run, train, weight), *slice_notes(train, test, null), *dealt_notes(train, test)],
         settings={
             "sites": run.plan.rule,
             "sites_why": run.plan.why,

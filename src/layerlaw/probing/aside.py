@@ -14,6 +14,7 @@ from layerlaw.probing.classes import Classes
 from layerlaw.probing.run import Prober
 from layerlaw.probing.state import Split
 from layerlaw.record import SiteRow
+from layerlaw.stats.ranks import world_size
 from layerlaw.verdict.sentences import listed
 
 SAME = 1e-5  # of the largest class mean: two ways to the same features differ by rounding
@@ -129,6 +130,16 @@ def without_repetition(sites: Sequence[Site], reads: str | None, means: Callable
     *others, last = sites
     again = bool(others) and last.name == reads and not last.in_fit and _alike(means(others[-1]), means(last))
     return others if again else list(sites)
+
+
+def dealt_notes(*splits: Split | None) -> list[str]:
+    """A note where standard errors depend on how many ranks there are."""
+    if not any(split is not None and split.dealt_alone for split in splits):
+        return []
+    ranks, cure = world_size(), "a memory_gib that holds the features lets them be dealt together"
+    why = f"each of the {ranks} ranks dealt its own samples, features not being kept and labels not known beforehand"
+    differ = "standard errors, and D under permuted labels, differ with the number of ranks as they do with the seed"
+    return [f"Groups of standard errors: {why}; {differ}. Pass tensors, or {cure}."]
 
 
 def rank_notes(run: Prober, split: Split) -> list[str]:

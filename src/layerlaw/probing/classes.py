@@ -17,6 +17,7 @@ from layerlaw.capture.plan import Plan, Site
 from layerlaw.capture.scores import NO_SCORES, Scores
 from layerlaw.errors import FeatureError, InputError, LabelError, whole_number
 from layerlaw.measures.unread import SiteColumns, all_columns
+from layerlaw.probing.pictures import PictureSample
 from layerlaw.record import CLASSIFIER, Kind
 from layerlaw.stats.around import FEW_MEANS, Around, check_ranges
 from layerlaw.stats.centers import Centers, Weighting
@@ -24,7 +25,6 @@ from layerlaw.stats.design import Dealer
 from layerlaw.stats.labels import check_counts, check_reached, checked_labels, near_chance
 from layerlaw.stats.limits import TOO_LARGE, Doubt, finite
 from layerlaw.stats.passes import FirstPass, SecondPass, SumsAgain
-from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import double, not_dense
 
 if TYPE_CHECKING:
@@ -229,9 +229,9 @@ class Classes:
                 around[key] = around[key].with_digits(wide, sizes)
         return SecondPass(around, same_features=again is not None)
 
-    def sample(self) -> PlaneSample:
+    def sample(self) -> PictureSample:
         """Samples for the pictures."""
-        return PlaneSample(self.K)
+        return PictureSample(self.K)
 
     def pictured(self, labels: Tensor) -> Tensor:
         """What the samples of a batch are dealt by for the pictures (n,)."""

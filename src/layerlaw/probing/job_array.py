@@ -10,10 +10,8 @@ them that reads the labels: a sample is dealt by its place among all of them, wh
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -28,14 +26,14 @@ from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Site
 from layerlaw.data.labeled import Labeled
-from layerlaw.errors import InputError, LabelError, shown, whole_number
+from layerlaw.errors import DataError, InputError, LabelError, shown, whole_number
 from layerlaw.files import check_room, folder_for
 from layerlaw.packed import digest_of
 from layerlaw.probing import shard_files
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Prober
-from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, ShardFolder, merge, read_all, seal_of
-from layerlaw.probing.shard_words import MODULES
+from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, Shard, ShardFolder, merge, read_all, seal_of
+from layerlaw.probing.shard_words import MODULES, ShardDone
 from layerlaw.probing.shards import ENOUGH
 from layerlaw.probing.sources import part_of, places_in, source_of, steady_first
 from layerlaw.probing.state import DealerFrom, Split, State, first_pass, second_pass, taken_over
@@ -45,36 +43,8 @@ from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression
-from layerlaw.wording import counted
 
 __all__ = ["ShardDone", "merge", "probe_shard"]
-
-
-@dataclass(frozen=True)
-class ShardDone:
-    """What one shard has done, in which round of how many; `missing` are the shards that have not finished that round.
-
-    `measured`: whether it was done now, and not found in the folder. As text it says what to do next.
-    """
-
-    shard: int
-    round: int
-    rounds: int
-    measured: bool
-    missing: tuple[int, ...]
-    folder: ShardFolder
-    work: str
-
-    def __str__(self) -> str:
-        n, at = self.folder.shards, f"round {self.round} of {self.rounds} ({self.work})"
-        did = "done, saved in" if self.measured else "was done already, in"
-        lines = [f"shard {self.shard}/{n}, {at}: {did} {self.folder.path}"]
-        goal = f"the same commands once more, of all shards (round {self.round + 1})"
-        goal = f"layerlaw merge {shlex.quote(str(self.folder.path))}" if self.round == self.rounds else goal
-        if not self.missing:
-            return "\n".join([*lines, f"next: {goal}"])
-        waiting = f"{counted(len(self.missing), 'shard')} of {n} still to come in this round"
-        return "\n".join([*lines, f"next: {waiting}:", self.folder.commands(self.missing), f"then: {goal}"])
 
 
 class _Left(BaseException):
@@ -176,13 +146,9 @@ class _Shard:
         data, dealer = state.data, state.dealer
         deals = bool(dealer.groups or dealer.permuted)
         if data.length is None or (data.samples is None and deals):
-            cure = "Pass tensors, a Dataset or a DataLoader of one" + ", or uncertainty=False" * (
-                data.length is not None
-            )
-            known = "batches" if data.length is None else "samples"
-            raise InputError(
-                f"{data.where}: expected data whose number of {known} is known beforehand, in shards. {cure}."
-            )
+            known, more = ("batches", "") if data.length is None else ("samples", ", or uncertainty=False")
+            expected = f"{data.where}: expected data whose number of {known} is known beforehand, in shards"
+            raise InputError(f"{expected}. Pass tensors, a Dataset or a DataLoader of one{more}.")
         self.first_batch = steady_first(data, prober.randomness)
         self.identity[state.label] = self._mark(data)
         unknown = data.labels is None and (deals or isinstance(prober.classes, Targets))
@@ -229,8 +195,9 @@ class _Shard:
         rows = None if plan.classifier is None else classifier_weight(modules_of(prober.network)[plan.classifier])
         self.tensors |= {} if rows is None else {"classifier": rows}
         self.stages, folder = STAGES[not unknown :], self.folder
-        for at, stage in enumerate(self.stages):
-            before = self.stages[at - 1] if at else None
+        start = int(unknown and bool(folder.missing("labels")) and goes_on(folder, "labels"))  # which nobody needs then
+        for at, stage in list(enumerate(self.stages))[start:]:
+            before = self.stages[at - 1] if at > start else None
             if before is not None and (missing := folder.missing(before)):
                 raise _Left(self._done(at, False, missing))
             self.earlier = [] if before is None else read_all(folder, before)
@@ -242,16 +209,22 @@ class _Shard:
             mine = folder.read(stage, self.shard)[1]
             folder.compare(self.identity, mine["identity"], self.shard)
             whole = folder.whole(stage, self.shard, mine["parts"])
-            if not whole or (
-                stage == "scatters" and mine["around"] != seal_of(self.earlier)
-            ):  # sums were measured anew
+            anew = stage == "scatters" and mine["around"] != seal_of(self.earlier)  # sums were measured again
+            if not whole or anew:
                 self.stage = stage
                 return
         raise _Left(self._done(len(self.stages), False, folder.missing("scatters")))
 
     def _done(self, number: int, measured: bool, missing: Sequence[int]) -> ShardDone:
-        work = WORK[self.stages[number - 1]]
-        return ShardDone(self.shard, number, len(self.stages), measured, tuple(missing), self.folder, work)
+        stage, folder, ahead, damaged = self.stages[number - 1], self.folder, False, ""
+        try:
+            if not missing:
+                check_files(folder, stage, read_sums=not measured)
+            ahead = goes_on(folder, stage)
+        except DataError as error:  # what this shard itself had to do is done
+            damaged = str(error)
+        told = (tuple(missing), folder, WORK[stage], ahead, damaged)
+        return ShardDone(self.shard, number, len(self.stages), measured, *told)
 
     def _read_labels(self, prober: Prober, state: State) -> None:
         """The labels of this shard, without the network; once, not for every group of sites."""
@@ -301,9 +274,8 @@ class _Shard:
         here["linear"], here["no_linear_why"] = sorted(state.linear), split.no_linear_why
         here["dealt"] = [state.dealer.groups, state.dealer.permuted]
         if isinstance(state.first, FirstRegression):
-            shift = (
-                prober.classes.positions(batch.labels, f"labels of {state.label}, batch 0")[0].double().mean(0).cpu()
-            )
+            targets, _ = prober.classes.positions(batch.labels, f"labels of {state.label}, batch 0")
+            shift = targets.double().mean(0).cpu()
             state.first.shift, state.first.agreed = shift, True
             here["shift"], here["moments"] = shift.tolist(), sorted(map(str, state.first.wanted))
         before = 0 if state.sample is None else len(state.sample.labels)
@@ -367,6 +339,33 @@ class _Shard:
             self.facts["around"] = seal_of(self.earlier)
         self.folder.write(self.stage, self.shard, self.tensors, self.facts)
         raise _Left(self._done(self.stages.index(self.stage) + 1, True, self.folder.missing(self.stage)))
+
+
+def check_files(folder: ShardFolder, stage: str, *, read_sums: bool) -> None:
+    """Raise where a file of a round that all shards have done is damaged, or in front of a merge any that it needs is gone.
+
+    Whoever has just measured scatters has read the sums of all shards.
+    """
+    for one in ["sums"] * (stage == "scatters" and read_sums) + [stage]:
+        for shard, part in parts_of_all(read_all(folder, one)):
+            if stage == "scatters":  # before, sums may be large, and are read next by all shards
+                folder.read(one, shard, part)
+
+
+def goes_on(folder: ShardFolder, stage: str) -> bool:
+    """Whether all that comes behind a stage is there and belongs to it, since files were deleted when all was done."""
+    if folder.missing("scatters"):
+        return False
+    if folder.missing("sums"):
+        return stage == "sums"  # `merge` will tell whether they are the same once more
+    sums = read_all(folder, "sums")
+    there = all(folder.file("sums", shard, part).exists() for shard, part in parts_of_all(sums))
+    return there and all(facts["around"] == seal_of(sums) for _, facts in read_all(folder, "scatters"))
+
+
+def parts_of_all(shards: Sequence[Shard]) -> list[tuple[int, str]]:
+    """The files with statistics of all shards in one stage: which shard's, and which part."""
+    return [(i, part) for i, (_, facts) in enumerate(shards, 1) for part, seal in facts["parts"].items() if seal]
 
 
 def layout(prober: Prober, state: State, batch: Batch) -> list[tuple[str, int, str]]:

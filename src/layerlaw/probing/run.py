@@ -331,6 +331,7 @@ class GroupedProbe:
         split.around = {site: split.around[site] for site in sites}  # in the order of depth
         split.scatters = {site: split.scatters[site] for site in sites}
         split.no_extras_why, split.one_forward = self.fitting.why_not, False
+        split.dealt_alone |= _deals_alone(self.slices.dealer)
 
 
 def let_go(prober: Prober, group: Sequence[Site], split: Split, reference: Split | None) -> None:
@@ -370,6 +371,10 @@ def run_batch(capture: Capture, step: Step, sums: Mapping[Any, Tensor] | None = 
     return output
 
 
+def _deals_alone(dealer: Dealer) -> bool:
+    return world_size() > 1 and dealer.groups > 0 and not dealer.shared
+
+
 def _leave(state: State, second: SecondPass | SecondRegression, split: Split, network: nn.Module | None = None) -> None:
     split.plane_labels = state.sample.labels if state.sample is not None else []
     with full_precision(), nullcontext() if state.meanwhile is None else state.meanwhile.here():
@@ -389,4 +394,5 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split, ne
             all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
     split.no_extras_why, split.one_forward = state.why_not, state.kept.whole
+    split.dealt_alone |= _deals_alone(state.dealer)
     state.kept.drop()

@@ -30,7 +30,7 @@ from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Options, Prober, _leave, let_go
-from layerlaw.probing.shard_words import SHOWN, cure_of, difference, listed_shards, not_done
+from layerlaw.probing.shard_words import SHOWN, cure_of, difference, listed_shards, not_done, then_what
 from layerlaw.probing.state import Split, State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import choose
@@ -348,11 +348,12 @@ def finished(path: Path) -> ShardFolder:
     every = range(1, folder.shards + 1)
     there = next((stage, shard) for stage in STAGES for shard in every if folder.file(stage, shard).exists())
     folder = replace(folder, command=folder.read(*there)[1]["about"]["command"])
-    stages = STAGES[folder.missing("labels") == [*every] :]
+    stages, later = STAGES[folder.missing("labels") == [*every] :], not folder.missing("scatters")
+    unneeded = {"labels"} if later and not folder.missing("sums") else set()  # sums have them, too
     for number, stage in enumerate(stages, 1):
-        if missing := folder.missing(stage):
+        if stage not in unneeded and (missing := folder.missing(stage)):
             which = not_done(missing, folder.shards, number, len(stages))
-            after = f"\nThen run all {folder.shards} once more, for round {number + 1}." * (number < len(stages))
+            after = then_what(folder.shards, number, len(stages), later=later and stage == "sums")
             run = f"run round {number}:\n{folder.commands(missing)}{after}"
             raise DataError(f"{path}: expected all shards to be done, but {which} ({WORK[stage]}): {run}")
     return folder

@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from layerlaw.wording import counted
+
+if TYPE_CHECKING:
+    from layerlaw.probing.shard_files import ShardFolder
 
 SHOWN = 8  # numbers, commands
 OTHER = {"model": "another model", "data": "other data", "test": "other test data", "options": "with other options"}
 OTHER |= {"sites": "other sites", "classes": "other classes", "splits": "other data sets"}
 UNSEEN = {"content": "other inputs or labels", "places": "other places of the samples in the data set"}  # checksums
+SHA = ", sha256 "  # in front of a checksum of the weights
 MODULES = ", modules "  # in front of a checksum of the network as it is printed
 
 STEADY_SHARDS = (
     "Random augmentation does this: make the data deterministic (no random transform, or one seeded by the place of the "
     "sample), and measure all shards again in a new folder"
 )
+
+
+@dataclass(frozen=True)
+class ShardDone:
+    """What one shard has done, in which round of how many; `missing` are the shards that have not finished that round.
+
+    `measured`: whether it was done now, and not found in the folder. `ahead`: whether what later rounds leave is there
+    already. `damaged`: in words, a file of another shard that is. As text it says what to do next.
+    """
+
+    shard: int
+    round: int
+    rounds: int
+    measured: bool
+    missing: tuple[int, ...]
+    folder: ShardFolder
+    work: str
+    ahead: bool = False
+    damaged: str = ""
+
+    def __str__(self) -> str:
+        n, at = self.folder.shards, f"round {self.round} of {self.rounds} ({self.work})"
+        did = "done, saved in" if self.measured else "was done already, in"
+        lines = [f"shard {self.shard}/{n}, {at}: {did} {self.folder.path}"]
+        goal = f"the same commands once more, of all shards (round {self.round + 1})"
+        if self.round == self.rounds or self.ahead:
+            goal = f"layerlaw merge {shlex.quote(str(self.folder.path))}"
+        if self.damaged:
+            return "\n".join([*lines, f"next: {self.damaged}", f"then: {goal}"])
+        if not self.missing:
+            return "\n".join([*lines, f"next: {goal}"])
+        waiting = f"{counted(len(self.missing), 'shard')} of {n} still to come in this round"
+        return "\n".join([*lines, f"next: {waiting}:", self.folder.commands(self.missing), f"then: {goal}"])
 
 
 def listed_shards(numbers: Sequence[int], name: str = "") -> str:
@@ -37,6 +78,17 @@ def not_done(missing: Sequence[int], shards: int, number: int, rounds: int) -> s
     return f"{listed_shards(missing, 'shard')} of {shards} {have} not done round {number} of {rounds}"
 
 
+def then_what(shards: int, number: int, rounds: int, *, later: bool) -> str:
+    """What is to be done behind the commands that make up for a round, on a line of its own, where the next is not there.
+
+    >>> then_what(3, 1, 2, later=False)
+    '\\nThen run all 3 once more, for round 2.'
+    """
+    if later:
+        return f"\nThen merge: round {number + 1} is there."
+    return f"\nThen run all {shards} once more, for round {number + 1}." * (number < rounds)
+
+
 def difference(what: str, here: Any, there: Any) -> str:
     """What another shard measured, where that is not what this one measures.
 
@@ -53,10 +105,13 @@ def difference(what: str, here: Any, there: Any) -> str:
             return f"{kind} ({there.get('batch_size')} there, {here['batch_size']} here)"
         told = [UNSEEN.get(key) or f"{key} {_short(there.get(key))} there, {_short(here[key])} here" for key in other]
         return f"{kind} ({'; '.join(told)})"
-    if what == "model" and here.partition(MODULES)[0] == str(there).partition(MODULES)[0]:
-        return (
-            f"{kind} (the same weights, but other modules as they are printed: an activation, eps or another setting)"
-        )
+    if what == "model":
+        (weights, _, modules), (others, _, other_modules) = here.partition(MODULES), str(there).partition(MODULES)
+        if weights == others:
+            why = "other modules as they are printed: an activation, eps or another setting"
+            return f"{kind} (the same weights, but {why})"
+        alike = modules == other_modules and weights.partition(SHA)[0] == others.partition(SHA)[0]
+        kind = "the same architecture with other weights" if alike else "another architecture"
     return f"{kind} ({_short(there)} there, {_short(here)} here)"
 
 

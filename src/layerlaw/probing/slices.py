@@ -22,6 +22,7 @@ from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import FeatureError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures, beside_the_budget, enough_gib, the_budget
+from layerlaw.probing.pictures import choose_among_ranks
 from layerlaw.probing.shards import check_dealt
 from layerlaw.probing.state import Split, State
 from layerlaw.stats.design import Dealer
@@ -211,9 +212,10 @@ class SlicedProbe:
         for site in new:
             lent = None if self.reference is None else self.reference.lent[site]
             going[site] = SlicedSite(site.features, self.classes.K, self.views, self.prober.options.weighting, lent)
-        sample = self.state.sample = self.classes.sample() if self.plane and new else None
+        self.state.sample = self.classes.sample() if self.plane and new else None
         dtypes: dict[Site, torch.dtype] = {}
         self._add_up(parts, dtypes)
+        choose_among_ranks(self.state)
         assert self.seen is not None
         with full_precision():
             for site, part in parts.items():
@@ -222,9 +224,8 @@ class SlicedProbe:
                 if dtypes[site].itemsize < going[site].dtype.itemsize:
                     going[site].dtype = dtypes[site]
                 going[site].center(part)
-            if sample is not None:
-                planes = sample.planes()
-                self.split.plane_labels = sample.labels
+            if (sample := self.state.sample) is not None:
+                planes, self.split.plane_labels = sample.planes(), sample.labels
                 self.split.planes |= {site: planes[site.name] for site in new if site.name in planes}
         self.state.sample = None
 
@@ -370,9 +371,8 @@ class SlicedProbe:
             assert found.scatter is not None
             check_range({site.name: found.around.centers})
             if not finite([found.scatter.sums]):
-                raise FeatureError(
-                    f"site '{site.name}': expected finite features, got infinity in squares. {TOO_LARGE}."
-                )
+                expected = f"site '{site.name}': expected finite features"
+                raise FeatureError(f"{expected}, got infinity in squares. {TOO_LARGE}.")
             if (moved := found.moved()) is not None:
                 why = f"the data changed between the passes: the class means moved by {moved:.2g} of the spread"
                 if self.split.untrusted is None:

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from layerlaw.capture.batches import Batches
-from layerlaw.capture.fingerprint import Fingerprint, Places, one_sequence
+from layerlaw.capture.fingerprint import Fingerprint, Places
 from layerlaw.capture.plan import Site
 from layerlaw.capture.replay import Features, Replays
 from layerlaw.errors import FeatureError, LabelError, PassError
 from layerlaw.measures.unread import SiteColumns
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import WHY_NOT, KeptFeatures
+from layerlaw.probing.pictures import PictureSample, choose_among_ranks, places_among
 from layerlaw.probing.shard_words import STEADY_SHARDS
 from layerlaw.probing.shards import Pace, check_dealt
 from layerlaw.probing.targets import Targets
@@ -26,7 +27,6 @@ from layerlaw.probing.waiting import Meanwhile, Waiting, add_second
 from layerlaw.stats.around import Around, Finished
 from layerlaw.stats.design import Dealer, RankDealer, TargetDealer
 from layerlaw.stats.passes import Dealt, FirstPass, SecondPass, SumsAgain
-from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, gathered, rank, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
@@ -60,6 +60,7 @@ class Split:
     samples: str = ""  # the fingerprint whatever their order
     about_model: dict[str, Any] = field(default_factory=dict)  # where it was found out while a GPU was busy
     one_forward: bool = False
+    dealt_alone: bool = False  # whether each rank dealt its samples into the groups of standard errors by itself
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
     slices_why: str = ""  # which sites were measured in slices of their features, and by how many forwards
@@ -113,7 +114,7 @@ class State:
     dealer: Dealer
     first: FirstPass | FirstRegression
     kept: KeptFeatures
-    sample: PlaneSample | None
+    sample: PictureSample | None
     why_not: str
     linear: frozenset[str] = frozenset()  # sites whose within-class scatter is kept
     fingerprint: Fingerprint = field(default_factory=Fingerprint)
@@ -288,9 +289,8 @@ def first_pass(prober: Prober, state: State) -> None:
         state.fingerprint.settle()  # while a GPU is at the forwards
         state.dealer.restart()
         state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
-    if state.borrowed and state.sample is not None:
-        state.sample = prober.classes.sample()  # those are pictured there
     state.raise_spoilt()
+    choose_among_ranks(state)
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:
@@ -369,12 +369,7 @@ def among_ranks(dealer: Dealer, shares: Sequence[tuple[Tensor | None, Places | N
     dealer.shared = len(known) == len(shares)
     if not dealer.shared or not len(known[rank()]):
         return dealer
-    counts = [len(labels) for labels in known]
-    starts = [(sum(counts[:r]), 1) for r in range(len(counts))]
-    told = [places for _, places in shares]
-    if one_sequence([(n, places) for n, places in zip(counts, told, strict=True) if n]):
-        starts = [places or (0, 1) for places in told]
-    at = [first + step * torch.arange(n) for n, (first, step) in zip(counts, starts, strict=True)]
+    at = places_among([len(labels) for labels in known], [places for _, places in shares])
     return RankDealer(dealer, torch.cat(known)[torch.cat(at).argsort()], at[rank()])
 
 

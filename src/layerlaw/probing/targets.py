@@ -27,13 +27,13 @@ from layerlaw.probing.classes import (
     too_few,
 )
 from layerlaw.probing.memory import GROUPS
+from layerlaw.probing.pictures import PictureSample
 from layerlaw.record import REGRESSION, Kind
 from layerlaw.stats import checked_labels
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.design import TargetDealer
 from layerlaw.stats.labels import are_soft_labels, are_targets, checked_targets
 from layerlaw.stats.limits import Doubt, check_range
-from layerlaw.stats.plane import PlaneSample
 from layerlaw.stats.ranks import all_reduce
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 from layerlaw.wording import counted
@@ -152,9 +152,9 @@ class Targets:
         check_range(second.fits)
         return second
 
-    def sample(self) -> PlaneSample:
+    def sample(self) -> PictureSample:
         """Samples for the pictures: the first ones."""
-        return PlaneSample(1)
+        return PictureSample(1)
 
     def pictured(self, labels: Tensor) -> Tensor:
         """What the samples of a batch are dealt by for the pictures (n,)."""

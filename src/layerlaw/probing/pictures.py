@@ -1,0 +1,123 @@
+"""What a record keeps for the pictures: samples of all ranks, and three classes where the classifier reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from layerlaw.capture.fingerprint import Places, one_sequence
+from layerlaw.later import later
+from layerlaw.measures.collapse import VIEWED, collapse_view
+from layerlaw.stats.plane import FEW_BYTES, SAMPLES, SITE_BYTES, PlaneSample
+from layerlaw.stats.precision import full_precision
+from layerlaw.stats.ranks import all_reduce, gathered, rank, world_size
+from layerlaw.stats.regression import FirstRegression
+
+if TYPE_CHECKING:
+    from layerlaw.probing.run import Prober
+    from layerlaw.probing.state import Split, State
+
+AT_ONCE = 2**23  # numbers of several sites that are sent in one call
+
+
+class PictureSample(PlaneSample):
+    """Also remembers the places of its samples among those that came, by which ranks choose as one process would."""
+
+    def __init__(self, classes: int, samples: int = SAMPLES) -> None:
+        super().__init__(classes, samples)
+        self.places: list[int] = []
+        self.came = 0
+
+    def begin(self, labels: Tensor, number: int = 0) -> None:
+        """Choose from a batch."""
+        super().begin(labels, number)
+        self.places += [self.came + row for row in self._rows]
+        self.came += len(labels)
+
+
+class OfRank(NamedTuple):
+    """What others need to know of the samples that a rank has kept; `dealt` are the places of all that came to it."""
+
+    labels: list[int]
+    places: list[int]
+    came: int
+    dealt: Places | None
+    shapes: dict[str, tuple[int, torch.dtype]]  # features and dtype of every site
+    targets: Tensor | None  # of a regression, the first one (n, 1)
+
+
+def places_among(counts: Sequence[int], told: Sequence[Places | None]) -> list[Tensor]:
+    """Where the samples of every rank stand among those of all; those without known places stand rank by rank."""
+    starts = [(sum(counts[:r]), 1) for r in range(len(counts))]
+    if one_sequence([(n, places) for n, places in zip(counts, told, strict=True) if n]):
+        starts = [places or (0, 1) for places in told]
+    return [first + step * torch.arange(n) for n, (first, step) in zip(counts, starts, strict=True)]
+
+
+def choose_among_ranks(state: State) -> None:
+    """The samples for the pictures that one process would have kept of those of all ranks, on every one of them.
+
+    A rank has kept all of its own that are among these: whatever comes before a sample on its rank comes before it in all.
+    """
+    if state.sample is None or world_size() == 1:
+        return
+    mine = state.classes.sample() if state.borrowed else state.sample  # those of another rank are chosen there
+    kept = {site.name: found for site in state.sites if (found := mine.features(site.name)) is not None}
+    shapes = {name: (found.shape[1], found.dtype) for name, found in kept.items()}
+    targets = torch.cat(state.first.pictured)[:, :1] if isinstance(state.first, FirstRegression) else None
+    ranks = gathered(OfRank(mine.labels, mine.places, mine.came, state.data.places, shapes, targets))
+    at = places_among([one.came for one in ranks], [one.dealt for one in ranks])
+    rows = sorted((int(at[r][place]), r, i) for r, one in enumerate(ranks) for i, place in enumerate(one.places))
+    labels, choice = torch.tensor([ranks[r].labels[i] for _, r, i in rows], dtype=torch.long), state.classes.sample()
+    choice.begin(labels)
+    chosen = [rows[place][1:] for place in choice.places]  # of which rank, and which of its own
+    whole = state.sample = state.classes.sample()
+    whole.begin(labels[torch.tensor(choice.places, dtype=torch.long)])
+    waiting: dict[str, Tensor] = {}
+    shapes = {name: shape for one in ranks for name, shape in one.shapes.items()}
+    for name, (d, dtype) in shapes.items():
+        held = min(len(chosen), max(2, SITE_BYTES // (4 * d)))  # by one process
+        waiting[name] = torch.zeros(held, d, dtype=dtype)
+        for row, (r, i) in enumerate(chosen[:held]):
+            if r == rank():
+                waiting[name][row] = kept[name][i]
+        if sum(map(Tensor.numel, waiting.values())) >= AT_ONCE or name == next(reversed(shapes)):
+            all_reduce(list(waiting.values()))  # of each row one rank has numbers, the others zeros
+            for sent, table in waiting.items():
+                whole.update(sent, table)
+            waiting = {}
+    if isinstance(state.first, FirstRegression):
+        state.first.pictured = [torch.stack([ranks[r].targets[i] for r, i in chosen])]  # type: ignore[index]
+
+
+def three_classes(run: Prober, train: Split, weight: Tensor | str) -> dict[str, Any]:
+    """The first three classes in three dimensions, as `measures.collapse` finds them, with rows of the classifier if known.
+
+    Empty where there are fewer classes, or where what the classifier reads is no site.
+    """
+    site = next((site for site in train.around if site.name == run.plan.reads), None)
+    if site is None or train.read is None or run.classes.K < 3:
+        return {}
+    read, labels, place = train.read, train.plane_labels, train.around[site].index
+    centers = train.around[site].alike.centers
+    few = read.nbytes <= FEW_BYTES
+    # Of their own, so that nothing larger is held until somebody looks.
+    means = centers.means[place, :3].clone()
+    if centers.origin is not None:
+        means += centers.origin[place]
+    rows = weight[:3].to(means, copy=True) if isinstance(weight, Tensor) else None
+    if few and means.device.type != "cpu":  # a GPU is slow with small matrices
+        read, means, rows = read.cpu(), means.cpu(), None if rows is None else rows.cpu()
+
+    def found() -> dict[str, Any]:
+        # Wide features keep fewer samples.
+        taken = [[i for i, label in enumerate(labels[: len(read)]) if label == k][:VIEWED] for k in range(3)]
+        samples = read[[i for some in taken for i in some]].to(means)
+        with full_precision():
+            view = collapse_view(means, rows, samples, [k for k, some in enumerate(taken) for _ in some])
+        return {"classes": [0, 1, 2], **view} if view else {}
+
+    return later(found, read.nbytes + means.nbytes) if few else found()
