@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from layerlaw.probing.run import Prober
     from layerlaw.probing.state import Split, State
 
+Table = tuple[int, int, torch.dtype]
+"""Of a site: the most rows that are kept, features, dtype."""
 AT_ONCE = 2**23  # numbers of several sites that are sent in one call
 
 
@@ -76,21 +78,31 @@ def choose_among_ranks(state: State) -> None:
     chosen = [rows[place][1:] for place in choice.places]  # of which rank, and which of its own
     whole = state.sample = state.classes.sample()
     whole.begin(labels[torch.tensor(choice.places, dtype=torch.long)])
-    waiting: dict[str, Tensor] = {}
     shapes = {name: shape for one in ranks for name, shape in one.shapes.items()}
+    waiting: dict[str, Table] = {}
     for name, (d, dtype) in shapes.items():
-        held = min(len(chosen), max(2, SITE_BYTES // (4 * d)))  # by one process
-        waiting[name] = torch.zeros(held, d, dtype=dtype)
-        for row, (r, i) in enumerate(chosen[:held]):
-            if r == rank():
-                waiting[name][row] = kept[name][i]
-        if sum(map(Tensor.numel, waiting.values())) >= AT_ONCE or name == next(reversed(shapes)):
-            all_reduce(list(waiting.values()))  # of each row one rank has numbers, the others zeros
-            for sent, table in waiting.items():
-                whole.update(sent, table)
-            waiting = {}
+        waiting[name] = max(2, SITE_BYTES // (4 * d)), d, dtype  # so many rows one process keeps
+        few = sum(min(len(chosen), rows) * d for rows, d, _ in waiting.values()) < AT_ONCE
+        if few and name != next(reversed(shapes)):
+            continue
+        for one, table in rows_of_all(chosen, waiting, kept).items():
+            whole.update(one, table)
+        waiting = {}
     if isinstance(state.first, FirstRegression):
         state.first.pictured = [torch.stack([ranks[r].targets[i] for r, i in chosen])]  # type: ignore[index]
+
+
+def rows_of_all(
+    chosen: Sequence[tuple[int, int]], tables: Mapping[str, Table], kept: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The `chosen` rows of several sites: of which rank each is, and which of those that are `kept` there."""
+    ranks, rows = torch.tensor(chosen).view(-1, 2).long().unbind(1)
+    found = {name: torch.zeros(min(most, len(rows)), d, dtype=dtype) for name, (most, d, dtype) in tables.items()}
+    for name in kept.keys() & found.keys():
+        mine = (ranks[: len(found[name])] == rank()).nonzero().squeeze(1)
+        found[name][mine] = kept[name].cpu()[rows[mine]]
+    all_reduce(list(found.values()))  # of each row one rank has numbers, the others zeros
+    return found
 
 
 def three_classes(run: Prober, train: Split, weight: Tensor | str) -> dict[str, Any]:
