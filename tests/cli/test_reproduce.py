@@ -69,6 +69,7 @@ def test_bad_input_is_one_line(
 def test_an_unknown_figure_is_one_line_of_the_process(tmp_path: Path) -> None:
     done = layerlaw("reproduce", "fig40", cwd=tmp_path, code=1)
     assert "expected one of the experiments fig1" in done.stderr
+    assert "got 'fig40'. Did you mean fig4 or fig10?" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

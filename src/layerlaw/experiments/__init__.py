@@ -6,6 +6,7 @@ A figure has a file of its own, or is a function in a file of several (`FILES`).
 from __future__ import annotations
 
 import ast
+import difflib
 import hashlib
 import importlib
 import io
@@ -77,7 +78,9 @@ def find(name: str) -> Experiment:
         if name in names:
             module = importlib.import_module(f"layerlaw.experiments.{folder}.{name}")
             return Experiment(module.TITLE, module.__doc__ or "", module.run)
-    raise InputError(f"expected one of the experiments {', '.join(NAMES)} (or all), got {name!r}.")
+    near = difflib.get_close_matches(name, NAMES, n=2)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    raise InputError(f"expected one of the experiments {', '.join(NAMES)} (or all), got {name!r}.{hint}")
 
 
 def title(name: str) -> str:
