@@ -39,7 +39,11 @@ def test_the_files_are_what_the_script_makes_of_the_records(documents: dict[Path
     for path, text in documents.items():
         assert path.read_text(encoding="utf-8") == text, f"{path}: run python scripts/ledger.py"
     there = {path.stem for path in (ROOT / "docs" / "reproduction").glob("*.md")}
-    assert there == {path.stem for path in documents if path.parent.name == "reproduction"} <= {*NAMES, "protocols"}
+    assert (
+        there
+        == {path.stem for path in documents if path.parent.name == "reproduction"}
+        <= {*NAMES, "protocols", "rare_classes"}
+    )
 
 
 def test_the_index_has_a_line_per_figure_and_few_words_around_them(documents: dict[Path, str]) -> None:
@@ -95,3 +99,14 @@ def test_tallies_leave_out_what_chance_passes() -> None:
     words = "1 of 2 numbers reproduced (1 row not counted: chance passes it)"
     assert loaded("tallies").tally(rows) == words
     assert verdict_line([Outcome("a", "", [Row("r", 1.0, 1.0, **one) for one in rows], [])]) == words
+
+
+def test_the_table_of_rare_classes_has_the_numbers_of_the_records(documents: dict[Path, str]) -> None:
+    text = documents[ROOT / "docs" / "reproduction" / "rare_classes.md"]
+    outcome = Outcome.load(ROOT / "docs" / "reproduction" / "minority.json")
+    line = next(line for line in text.splitlines() if "(minority.md)" in line and "| 5 | 1000 | 1 |" in line)
+    cells = [cell.strip() for cell in line.split("|")][5:]
+    for name, cell in zip(("cosine", "cosine-predicted"), cells, strict=False):
+        row = next(row for row in outcome.rows if row.name == f"K_A-5/R-1000/{name}")
+        assert row.ours is not None
+        assert cell.split()[0] == f"{row.ours:.2f}".replace("-", "−")
