@@ -69,14 +69,14 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "pygments_light_style": "a11y-high-contrast-light",
 }
 html_sidebars = {"index": [], "start": []}
 
 # page: what stands below it. On a code host the pages read without these lists.
 CONTENTS = {
-    "index": ["start", "how_to", f"{GALLERY}/index", "api", "mathematics", "reproduction", "more"],
+    "index": ["start", "how_to", f"{GALLERY}/index", "api", "mathematics", "findings", "reproduction", "more"],
     "how_to": ["researchers", "practitioners", "language_model_people"],
     "api": [f"{API}/layerlaw", *(f"{API}/{package}" for package in layerlaw._PACKAGES)],
     "mathematics": ["measures", "law", "modules", "batchnorm", "peeled", "minority_collapse"],
@@ -86,7 +86,12 @@ CONTENTS = {
 TOPICS = ["training", "movie", "by_name", "lab", "scale", "language_models", "svsl"]  # first, then any new page
 _LISTED = {name for below in CONTENTS.values() for name in below}
 CONTENTS["how_to"] += [*TOPICS, *sorted({page.stem for page in DOCS.glob("*.md")} - _LISTED - {*TOPICS, "index"})]
-TITLES = {f"{GALLERY}/index": "Examples", "api": "Reference", "reproduction": "Ledger"}  # short, for the bar at the top
+TITLES = {  # short, for the bar at the top
+    f"{GALLERY}/index": "Examples",
+    "api": "Reference",
+    "findings": "Findings",
+    "reproduction": "Ledger",
+}
 
 
 def contents(page: str) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import pictures
+
 from layerlaw.errors import LayerlawError
 from layerlaw.experiments.separation.convolutions import NETWORK_TITLES
 from layerlaw.experiments.separation.open_questions import TIED
@@ -77,7 +79,7 @@ def sheets(outcomes: Mapping[str, Outcome]) -> dict[str, Sheet]:
                     panels.append(replace(panel, title=f"{data}, {panel.xlabel}s"))
         if panels:
             title = LONG.get(name, TITLES[name])
-            drawn[name] = Sheet(f"{title[:1].upper()}{title[1:]}", panels, columns=min(4, len(panels)))
+            drawn[name] = Sheet(f"{title[:1].upper()}{title[1:]}", panels, columns=2)
     return drawn
 
 
@@ -108,7 +110,7 @@ def write(outcomes: Mapping[str, Outcome], docs: Path = DOCS) -> list[str]:
     if text:
         (docs / "gallery").mkdir(exist_ok=True)
         for name, sheet in drawn.items():
-            draw_sheet(sheet).savefig(docs / "gallery" / f"{name}.png", dpi=80)
+            pictures.save(draw_sheet(sheet), docs / "gallery" / f"{name}.png")
         (docs / "gallery.md").write_text(text, encoding="utf-8")
     return list(drawn)
 

@@ -11,6 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pictures
+
 from layerlaw.experiments import PAPERS, code_digest
 from layerlaw.experiments.runs import ANEW, OURS, PROTOCOL_TITLE
 from layerlaw.outcome import Outcome, Row
@@ -443,7 +445,7 @@ def main() -> None:
             outcome = with_commit(Outcome.load(path))
             outcome.save(RECORDS / path.name)
             if outcome.sheets:
-                draw_sheet(outcome.sheets[0]).savefig(RECORDS / f"{outcome.name}.png", dpi=80)
+                pictures.save(draw_sheet(outcome.sheets[0]), RECORDS / f"{outcome.name}.png")
     for path, text in documents().items():
         path.write_text(text, encoding="utf-8")
     names = [name for some in PAPERS.values() for name in some]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pictures
 import torch
 
 from layerlaw.advice import Forecast, forecast
@@ -243,7 +244,7 @@ def main() -> None:
     file = DOCS / "minority_collapse.md"
     others = file.read_text(encoding="utf-8").partition(IMAGES)  # written by hand, from `layerlaw reproduce minority`
     file.write_text(page(found) + "\n" + "".join(others[1:]) if others[1] else page(found), encoding="utf-8")
-    figure(found).plot().savefig(DOCS / "minority_collapse.png", dpi=110)
+    pictures.save(figure(found).plot(), DOCS / "minority_collapse.png")
     print(f"{time.perf_counter() - started:.0f} s")
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pictures
+
 from layerlaw.peeled import collapse_sheet, cosine_sheet, phase_sheet, simplex_sheet
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -13,4 +15,4 @@ if __name__ == "__main__":
         ("simplex", simplex_sheet()),
         ("collapse", collapse_sheet()),
     ):
-        sheet.plot().savefig(DOCS / f"peeled_{name}.png", dpi=80)
+        pictures.save(sheet.plot(), DOCS / f"peeled_{name}.png")

@@ -44,7 +44,7 @@ def tally(rows: list[dict]) -> str:
 
 
 def survivals(records: dict[str, dict]) -> list[str]:
-    """What README says of the protocols: as drawn, and with running statistics."""
+    """What docs/findings.md says of the protocols: as drawn, and with running statistics."""
     rows = [
         row
         for record in records.values()
@@ -112,23 +112,23 @@ def main() -> int:
             wrong += 1
     texts = {
         path: " ".join((ROOT / path).read_text(encoding="utf-8").split())
-        for path in ("README.md", "docs/reproduction.md")
+        for path in ("README.md", "docs/findings.md", "docs/reproduction.md")
     }
     if (words := noise(records["fig1"])) not in texts["docs/reproduction.md"]:
         print(f"docs/reproduction.md: expected the words “{words}”, found other ones. Mend the sentence.")
         wrong += 1
     for words in survivals(records):
         print(f"protocols: {words}")
-        if words not in texts["README.md"]:
-            print("README.md: expected these words, found other ones. Mend the sentence.")
+        if words not in texts["docs/findings.md"]:
+            print("docs/findings.md: expected these words, found other ones. Mend the sentence.")
             wrong += 1
     for paper, rows in papers.items():
         if not any(row["reproduced"] is not None for row in rows):
             continue
         words = tally(rows)
         print(f"{paper}: {words}")
-        for path, text in texts.items():
-            if words.split(" reproduced")[0] not in text:
+        for path in ("README.md", "docs/reproduction.md"):
+            if words.split(" reproduced")[0] not in texts[path]:
                 print(
                     f"{path}: expected the words “{words.split(' reproduced')[0]}”, found other ones. Mend the sentence."
                 )

@@ -75,9 +75,21 @@ def test_axis_labels_stand_everywhere_where_they_differ():
     assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in figure.axes] == [("layer", "D"), ("epoch", "r")]
 
 
-def test_the_last_row_may_be_short():
-    figure = draw_sheet(Sheet("", tuple(law_panel(str(i), 4) for i in range(4)), 3))
-    assert [ax.get_xlabel() for ax in figure.axes] == ["", "layer", "layer", "layer"]
+def test_rows_are_as_even_as_can_be():
+    """Four panels of at most three columns are two and two; five are three and two, the last row short."""
+    four, five = (draw_sheet(Sheet("", tuple(law_panel(str(i), 4) for i in range(n)), 3)) for n in (4, 5))
+    assert [ax.get_xlabel() for ax in four.axes] == ["", "", "layer", "layer"]
+    assert [ax.get_xlabel() for ax in five.axes] == ["", "", "layer", "layer", "layer"]
+
+
+def test_words_that_make_room_bring_no_ticks_that_no_share_has():
+    """A note where curves fill the panel stretches its axis: beyond 0 and 1 nothing is labeled."""
+    filled = Series(tuple(range(12)), tuple(float(k % 2) for k in range(12)))
+    panel = Panel("", [filled], log_y=False, note="\n".join(["words that find no place"] * 6))
+    ax = draw_sheet(Sheet("", [panel, panel], 2)).axes[0]
+    low, high = ax.get_ylim()
+    assert low < -0.5 or high > 1.5
+    assert list(ax.get_yticks()) == [0, 0.5, 1]
 
 
 def test_labels_that_repeat_are_explained_once(nine):

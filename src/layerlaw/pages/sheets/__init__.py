@@ -53,8 +53,9 @@ class Place:
 
 def draw_sheet(sheet: Sheet, *, heading: bool = True) -> Figure:
     """One figure: panels row by row, labels once where they repeat, notes in the emptiest corner of their panel."""
-    across = min(sheet.columns, max(1, len(sheet.panels)))
-    down = math.ceil(max(1, len(sheet.panels)) / across)
+    number = max(1, len(sheet.panels))
+    down = math.ceil(number / sheet.columns)
+    across = math.ceil(number / down)  # rows as even as can be: four panels of three columns are two and two
     width, size = WIDTHS.get(across, NARROWEST), 1.0 if across <= 3 else 0.92 if across == 4 else 0.84
     planes = [panel for panel in sheet.panels if isinstance(panel, PlanePanel)]
     tallness = 0.68 if across == 1 else 0.82 if across <= 4 else 0.92  # small panels need some height

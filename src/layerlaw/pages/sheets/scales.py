@@ -18,12 +18,16 @@ OUTERMOST = 300.0  # decades from 1: what lies beyond is at the end of an axis
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis from `low` to `high`; on a log axis zeros may have a place, at `zero`."""
+    """An axis from `low` to `high`; on a log axis zeros may have a place, at `zero`.
+
+    `data` are the ends before it was stretched: an even axis has no ticks beyond (a share of −0.2, say).
+    """
 
     low: float
     high: float
     log: bool
     zero: float | None = None
+    data: tuple[float, float] | None = None
 
     def shown(self, value: float | None) -> float | None:
         """The number as it is drawn: a zero at its place; `None` where it cannot be drawn."""
@@ -39,18 +43,22 @@ class Scale:
     def stretched(self, below: float, above: float) -> Scale:
         """The scale with so much of its length added at its ends."""
         low, high = self._at(self.low), self._at(self.high)
-        return replace(_between(low - below * (high - low), high + above * (high - low), self.log), zero=self.zero)
+        wider = _between(low - below * (high - low), high + above * (high - low), self.log)
+        return replace(wider, zero=self.zero, data=self.data or (self.low, self.high))
 
     def ticks(self, most: int, *, whole: bool = False) -> list[float]:
         """At most about `most` round numbers; even steps where a log axis is too short for 1, 2, 5.
 
         >>> Scale(0.3, 50, True).ticks(5), Scale(4.2, 6.1, True).ticks(6)
         ([0.3, 1.0, 3.0, 10.0, 30.0], [4.5, 5.0, 5.5, 6.0])
+        >>> Scale(0.0, 1.0, False).stretched(0.5, 0).ticks(5)
+        [0.0, 0.5, 1.0]
         """
         if self.zero is not None:
             return [self.zero, *(t for t in replace(self, zero=None).ticks(most) if t > 0.999 * BELOW * self.zero)]
         if not self.log:
-            return even_ticks(self.low, self.high, most, whole=whole)
+            low, high = self.data or (self.low, self.high)
+            return [t for t in even_ticks(self.low, self.high, most, whole=whole) if low <= t <= high]
         found = log_ticks(math.log10(self.low), math.log10(self.high))
         if len(found) > most:
             decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
