@@ -80,7 +80,8 @@ CONTENTS = {
     "how_to": ["researchers", "practitioners", "language_model_people"],
     "api": [f"{API}/layerlaw", *(f"{API}/{package}" for package in layerlaw._PACKAGES)],
     "mathematics": ["measures", "law", "modules", "batchnorm", "peeled", "minority_collapse"],
-    "reproduction": ["gallery", *sorted(f"reproduction/{page.stem}" for page in (DOCS / "reproduction").glob("*.md"))],
+    "findings": ["gallery"],
+    "reproduction": sorted(f"reproduction/{page.stem}" for page in (DOCS / "reproduction").glob("*.md")),
     "more": ["failures", "benchmarks", "benchmarks_gpu", "log", f"{API}/changes"],
 }
 TOPICS = ["training", "movie", "by_name", "lab", "scale", "language_models", "svsl"]  # first, then any new page

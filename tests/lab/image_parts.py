@@ -18,6 +18,10 @@ NETWORKS = {
     ),
     "residual": Architecture.named("resnet_mixed", side=8, inputs=1, classes=4),
     "strided": Architecture.named("resnet18", widths=(4, 6, 8, 8), inputs=1, classes=4),
+    "bottleneck": Architecture.named(
+        "resnet50", blocks=(1, 1), widths=(4, 6), kernels=((1, 3, 1),) * 2, strides=(1, 2), inputs=1, classes=4
+    ),
+    "padded": Architecture.named("resnet20", blocks=(1, 1, 1), widths=(4, 6, 8), inputs=1, classes=4),
     "tied": Architecture.named("tied_resnet", channels=6, steps=3, inputs=1, classes=4),
     "dense": Architecture.named("densenet161", layers=(2, 2), growth=4, inputs=1, classes=4),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -302,7 +302,12 @@ def test_a_network_is_named_in_a_recipe() -> None:
             "kernel: expected an odd size, which keeps the size of the image, got 4",
         ),
         (lambda: Architecture.named("vgg13", pool=5), r"pool: expected 2, 3 .* or 0 \(none\), got 5"),
-        (lambda: Architecture.named("vgg13", stages=()), r"stages: expected channels, .*, got \(\)"),
+        (lambda: Architecture.named("vgg13", stages=()), r"stages: expected channels per stage, .*, got \(\)"),
+        (
+            lambda: Architecture.named("vgg13", stages=(64, 128)),
+            r"stages: expected channels per stage, .*got \(64, 128",
+        ),
+        (lambda: Architecture.named("vgg13", hidden=64), r"hidden: expected widths of linear layers, .*, got 64"),
         (lambda: Architecture.named("vgg13", inputs=0), "inputs: expected a whole number of at least 1, got 0"),
         (
             lambda: Architecture.named("resnet18", widths=(8, 16)),
@@ -313,13 +318,15 @@ def test_a_network_is_named_in_a_recipe() -> None:
             lambda: Architecture.named("resnet18", kernels=((3,),) * 4),
             "kernels: expected two or three convolutions per block",
         ),
+        (lambda: Architecture.named("resnet18", kernels=3), r"kernels: expected sizes .*\(\(3, 3\),\) \* 4 .*, got 3"),
+        (lambda: Architecture.named("resnet18", blocks=2), r"blocks: expected a value per stage, .*, got 2"),
         (
             lambda: Architecture.named("resnet20", widths=(16, 8, 8)),
             r"widths: expected channels that do not fall for shortcut='zeros', got \(16, 8, 8\)",
         ),
         (
             lambda: Architecture.named("densenet161", layers=()),
-            "layers: expected the number of layers of each dense block",
+            r"layers: expected numbers of layers of the dense blocks, .*, got \(\)",
         ),
         (lambda: Architecture.named("tied_resnet", time=0.0), "time: expected a positive number, got 0.0"),
         (lambda: Architecture.named("tied_resnet", norms="layer"), "norms: expected one of batch, group, got 'layer'"),
@@ -381,15 +388,20 @@ def test_images_that_are_flat_or_not_square_are_told() -> None:
         InputError, match=r"expected images of 16 × 16 .*got samples of 1 × 16 × 20\. Resize them to 16 × 16\."
     ):
         small("resnet_2layer", inputs=1).check_inputs((1, 16, 20))
+    with pytest.raises(
+        InputError, match=r"of 3 channels .*16 × 16 × 3\. Put their channels first: .*permute\(0, 3, 1, 2"
+    ):
+        small("resnet18").check_inputs((16, 16, 3))
+    with pytest.raises(InputError, match=r"got samples of 16 × 16\. Add the axis of their channel: .*unsqueeze\(1\)"):
+        network.check_inputs((16, 16))
     network.check_inputs((1, 16, 20))  # it averages over all pixels
 
 
 @pytest.mark.parametrize(("batch", "n"), [(1, 24), (23, 24)])
 def test_batches_of_one_are_told_where_there_is_batchnorm(batch: int, n: int) -> None:
     samples = pictures(n, test=8, side=16)
-    with pytest.raises(
-        InputError, match=rf"at least 2 samples for BatchNorm, but 24 samples in batches of {batch} leave one"
-    ):
+    words = rf"at least 2 samples for BatchNorm, but 24 samples in batches of {batch} leave one .*another batch size, "
+    with pytest.raises(InputError, match=words + ("2 for" if batch == 1 else "22 for")):
         sweep([Recipe(small("resnet18", inputs=1, classes=4), batch_size=batch)], samples, progress=False)
     plain = Recipe(small("tied_resnet_group", inputs=1, classes=4), batch_size=batch, epochs=1)
     assert sweep([plain], samples, progress=False)[0].finished
@@ -422,6 +434,9 @@ def test_out_of_memory_says_which_batch_would_fit(monkeypatch: pytest.MonkeyPatc
         MemoryBudgetError, match=r"Pass batch_size=10; batchnorm='whole' measures all 24 samples as one batch"
     ):
         sweep([recipe], samples, schedule=whole, progress=False)
+    uneven = replace(recipe, batch_size=23)  # half of it, 11, leaves one of 23 alone
+    with pytest.raises(MemoryBudgetError, match=r"Pass batch_size=10\.$"):
+        sweep([uneven], pictures(23, test=8, side=16), progress=False)
     monkeypatch.setattr("layerlaw.lab.jobs.batch_that_fits", lambda *given: 1)
     with pytest.raises(MemoryBudgetError, match=r"not even batches of 2 would fit\. Choose a smaller network\."):
         sweep([recipe], samples, progress=False)
@@ -430,7 +445,9 @@ def test_out_of_memory_says_which_batch_would_fit(monkeypatch: pytest.MonkeyPatc
 def test_a_network_of_ones_own_gets_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     network = Architecture.named("vgg11", stages=((4,), (4,)), side=8, classes=4).build()
     x, y, recipe = torch.randn(12, 3, 8, 8), torch.arange(12) % 4, Recipe(batch_size=4, epochs=1)
-    with pytest.raises(InputError, match=r"expected one that takes samples of shape \(3, 4, 4\).*fails in epoch 1"):
+    with pytest.raises(
+        InputError, match=r"expected one that takes samples of shape \(3, 4, 4\).*fails in epoch 1.*of 8 × 8 p"
+    ):
         train(network, x[:, :, :4, :4], y, recipe, progress=False)
     with pytest.raises(InputError, match=r"shape \(1, 8, 8\).*to have 3 channels"):
         train(network, x[:, :1], y, recipe, progress=False)

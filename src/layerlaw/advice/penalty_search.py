@@ -172,6 +172,7 @@ def _check_given(recipe: Any, samples: Any) -> None:
     if not isinstance(samples, Samples):
         cure = "Make them with layerlaw.lab.Samples.of((inputs, labels))"
         raise InputError(f"samples: expected layerlaw.lab.Samples, got a {type(samples).__name__}. {cure}.")
+    recipe.network.check_inputs(tuple(samples.inputs.shape[1:]))
 
 
 def _check_names(sites: Any) -> None:

@@ -1,15 +1,21 @@
-"""What a network is called with, where a batch is a dictionary: its forward says by which names."""
+"""What a network is called with: by which names, where a batch is a dictionary, and with images of which size."""
 
 from __future__ import annotations
 
+import copy
 import inspect
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from layerlaw.errors import DataError
+
+SIDES = (8, 16, 24, 28, 32, 48, 64, 96, 112, 128, 160, 192, 224, 240, 256, 288, 299, 320, 384)  # of images in use
 
 
 class Inputs:
@@ -47,3 +53,31 @@ class Inputs:
             raise DataError(f"{where}: the model takes {takes}; got the keys {', '.join(map(str, given))}. {cure}.")
         self.unused |= given.keys() - tensors.keys()
         return tuple(tensors.values()), {}
+
+
+def other_size(network: nn.Module, images: object) -> str:
+    """A sentence that names a size of square images with which the forward works, the nearest; empty where none is known.
+
+    `images` (n, channels, height, width) are some that failed. Nothing is tried on several ranks, where the others may not.
+    """
+    if not isinstance(images, Tensor) or images.dim() != 4 or not images.dtype.is_floating_point:
+        return ""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return ""
+    height, width = images.shape[-2:]
+    side, few = max(height, width, 1), images[:2]
+    try:  # in eval mode: the statistics of BatchNorm stay, and two samples are enough
+        tried = copy.deepcopy(network).eval() if any(part.training for part in network.modules()) else network
+    except Exception:  # a module that cannot be copied
+        return ""
+    for other in sorted(SIDES, key=lambda other: abs(math.log(other / side))):
+        if (other, other) == (height, width):
+            continue
+        try:
+            with torch.no_grad():
+                tried(F.interpolate(few.float(), (other, other)).to(images.dtype))
+        except Exception:  # whatever a network raises for a size that it does not take
+            continue
+        size = f"{other} × {other} pixels"
+        return f"It takes images of {size}, not of {height} × {width}: resize them."
+    return ""

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from layerlaw.errors import DataError, InputError, LayerlawError, MemoryBudgetError
 from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, members_that_fit
+from layerlaw.lab.networks import none_alone
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
@@ -286,9 +287,8 @@ def run(job: Job, report: Report | None = None) -> Checkpoint:
     except EntangledError:
         return _one_by_one(job, report)
     except torch.OutOfMemoryError as error:
-        count, advice = len(job.members), "choose a smaller network or batch."
-        if count == 1 and not job.is_fleet:
-            advice = _smaller_batch(job)
+        count = len(job.members)
+        advice = "choose a smaller network or batch." if job.is_fleet else _smaller_batch(job)
         if count > 1:
             half = job.entangled and count // 2
             fit = half or max(1, min(count - 1, members_that_fit(job.recipe, job.members[0].samples, job.device)))
@@ -300,9 +300,9 @@ def run(job: Job, report: Report | None = None) -> Checkpoint:
 def _smaller_batch(job: Job) -> str:
     """What to do where a single network does not fit."""
     size, samples = job.recipe.batch_size, job.members[0].samples
-    fit = min(size // 2, batch_that_fits(job.recipe, samples, job.device))
-    advice = f"about {fit} samples per batch would fit, not {size}. Pass batch_size={fit}"
-    advice = advice if fit >= 2 else "not even batches of 2 would fit. Choose a smaller network"
+    fit = none_alone(len(samples.labels), min(size // 2, batch_that_fits(job.recipe, samples, job.device)))
+    fits = f"about {fit} samples per batch would fit, not {size}. Pass batch_size={fit}"
+    advice = fits if fit >= 2 else "not even batches of 2 would fit. Choose a smaller network"
     if "whole" in job.schedule.batchnorm and len(samples.labels) > size:
         advice += f"; batchnorm='whole' measures all {len(samples.labels)} samples as one batch: leave it out"
     return f"{advice}."

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from layerlaw.capture.arguments import other_size
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.network import has_batchnorm, probing_state
 from layerlaw.capture.site_rules import find_sites
 from layerlaw.errors import InputError, LayerlawError, MemoryBudgetError
-from layerlaw.lab.networks import check_batches, part_of
+from layerlaw.lab.networks import check_batches, none_alone, part_of
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Measurement, Schedule, measure_network
@@ -85,13 +86,15 @@ def train(
             loss = float(trainer.train_epoch(epoch - 1)) / len(y)
         except torch.OutOfMemoryError as error:
             fit = min(recipe.batch_size // 2, batch_that_fits(recipe, Samples(x, y), y.device, network))
+            fit = none_alone(len(y), fit)
             cure = f"about {fit} would fit. Pass batch_size={fit}" if fit > 1 else "choose a smaller network"
             what = f"training in batches of {recipe.batch_size} ran out of memory on {y.device}"
             raise MemoryBudgetError(f"{what}: {cure}.") from error
         except RuntimeError as error:
             came = f"one that fails in epoch {epoch}: {error}"
             takes = f"takes samples of shape {tuple(x.shape[1:])} and gives class scores"
-            raise InputError(f"network: expected one that {takes}, got {came}") from error
+            cure = other_size(network, x)
+            raise InputError(f"network: expected one that {takes}, got {came}{cure and f'. {cure}'}") from error
         if math.isnan(loss):
             raise LayerlawError(f"training diverged in epoch {epoch} (the loss is NaN): use a lower learning rate.")
         return loss

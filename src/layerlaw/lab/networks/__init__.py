@@ -99,8 +99,20 @@ class Architecture(Description):
 def check_batches(normalized: bool, n: int, batch_size: int) -> None:
     """Raise where BatchNorm, if there is any, would be trained on a batch of one sample."""
     if normalized and (n % batch_size == 1 or batch_size == 1):
-        alone = f"{n} samples in batches of {batch_size} leave one alone. Choose another batch size"
+        sizes = [*range(batch_size - 1, 1, -1), *range(max(2, batch_size), n + 1)]  # smaller ones first
+        other = next((size for size in sizes if n % size != 1), None)
+        cure = f"Choose another batch size, {other} for example" if other else "Pass more samples"
+        alone = f"{n} samples in batches of {batch_size} leave one alone. {cure}"
         raise InputError(f"network: expected batches of at least 2 samples for BatchNorm, but {alone}.")
+
+
+def none_alone(n: int, batch_size: int) -> int:
+    """The largest batch size up to this one with which no batch of n samples has a single one; at least 1.
+
+    >>> none_alone(61, 20), none_alone(1000, 128)
+    (19, 128)
+    """
+    return next((size for size in range(batch_size, 1, -1) if n % size != 1), 1)
 
 
 @lru_cache(4)
@@ -116,6 +128,16 @@ def _tried(architecture: Architecture, sample: tuple[int, ...]) -> tuple[int, tu
     with FlopCounterMode(display=False) as counter:
         logits = _drawn(architecture)(torch.zeros(2, *sample))
     return counter.get_total_flops() // 4, tuple(logits.shape)  # two samples, a multiplication and an addition each
+
+
+def is_tuple(values: object) -> bool:
+    """Whether a field holds one value per stage or layer."""
+    return isinstance(values, tuple)
+
+
+def is_nested(values: object) -> bool:
+    """Whether a field holds several values for each of several stages."""
+    return isinstance(values, tuple) and bool(values) and all(isinstance(one, tuple) and one for one in values)
 
 
 def part_of(state: Mapping[str, Tensor], name: str, size: tuple[int, ...]) -> Tensor:

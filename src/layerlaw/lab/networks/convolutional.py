@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
-from layerlaw.errors import InputError, check_whole
-from layerlaw.lab.networks import Architecture
+from layerlaw.errors import Demand, InputError, check_whole, demand
+from layerlaw.lab.networks import Architecture, is_nested, is_tuple
 from layerlaw.wording import counted
 
 _VGG = {  # channels of the convolutions of each stage
@@ -52,10 +52,12 @@ class ImageNetwork(Architecture):
         came = f"got samples of {' × '.join(map(str, sample))}"
         if len(sample) != 3:
             flat = "Pass images that are not flattened: Samples.of((images, labels)) keeps their shape"
-            raise InputError(f"network: expected images (channels, height, width) for {self}, {came}. {flat}.")
+            cure = "Add the axis of their channel: images.unsqueeze(1)" if len(sample) == 2 else flat
+            raise InputError(f"network: expected images (channels, height, width) for {self}, {came}. {cure}.")
         channels, *pixels = sample
         if channels != self.inputs:
-            cure = f"Describe it with inputs={channels}"
+            last = "Put their channels first: images.permute(0, 3, 1, 2)"  # height × width × channels
+            cure = last if sample[-1] < min(sample[:-1]) else f"Describe it with inputs={channels}"
             raise InputError(f"network: expected images of {self.inputs} channels for {self}, {came}. {cure}.")
         least, most = self.sides
         if min(pixels) < least or max(pixels) > (most or max(pixels)):
@@ -107,10 +109,9 @@ class ConvolutionalNetwork(ImageNetwork):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_kernel(self.kernel)
-        if self.pool not in (0, 2, 3):
-            raise InputError(f"pool: expected 2, 3 (windows that overlap) or 0 (none), got {self.pool!r}.")
-        if not self.stages or not all(self.stages):
-            raise InputError(f"stages: expected channels, ((64,), (128, 128), …), got {self.stages!r}.")
+        demand(pool=(self.pool, Demand("2, 3 (windows that overlap) or 0 (none)", (0, 2, 3).__contains__)))
+        demand(stages=(self.stages, Demand("channels per stage, ((64,), (128, 128), …)", is_nested)))
+        demand(hidden=(self.hidden, Demand("widths of linear layers, (4096, 4096) or ()", is_tuple)))
         for width in (*sum(self.stages, ()), *self.hidden):
             check_whole(1, channels=width)
         check_whole(1, side=self.side)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.errors import InputError, check_whole
+from layerlaw.errors import Demand, check_whole, demand
+from layerlaw.lab.networks import is_tuple
 from layerlaw.lab.networks.convolutional import ImageNetwork, PlainNetwork
 
 
@@ -33,8 +34,10 @@ class DenseNetwork(ImageNetwork):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole(1, growth=self.growth)
-        if not self.layers:
-            raise InputError("layers: expected the number of layers of each dense block, got none.")
+        blocks = Demand(
+            "numbers of layers of the dense blocks, (6, 12, 24, 16) for example", lambda v: is_tuple(v) and v
+        )
+        demand(layers=(self.layers, blocks))
         for count in self.layers:
             check_whole(1, layers=count)
 

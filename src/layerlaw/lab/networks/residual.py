@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.errors import InputError, check_choice, check_whole
+from layerlaw.errors import Demand, InputError, check_choice, check_whole, demand
+from layerlaw.lab.networks import is_nested, is_tuple
 from layerlaw.lab.networks.convolutional import ImageNetwork, PlainNetwork, check_kernel
 
 Stem = Literal["none", "3x3", "7x7"]
@@ -43,7 +44,11 @@ class ResidualNetwork(ImageNetwork):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "strides", tuple(self.strides) or (1,) * len(self.blocks))
+        per_stage = Demand("a value per stage, (2, 2, 2, 2) for example", is_tuple)
+        demand(blocks=(self.blocks, per_stage), widths=(self.widths, per_stage), strides=(self.strides, per_stage))
+        sizes = Demand("sizes of the convolutions of a block, per stage, ((3, 3),) * 4 for example", is_nested)
+        demand(kernels=(self.kernels, sizes))
+        object.__setattr__(self, "strides", self.strides or (1,) * len(self.blocks))
         check_choice("stem", self.stem, get_args(Stem))
         check_choice("shortcut", self.shortcut, get_args(Shortcut))
         check_whole(1, expansion=self.expansion, side=self.side)
