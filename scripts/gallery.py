@@ -39,12 +39,17 @@ LONG = {
     "pure_cnn_64": "convolutions alone, 64 channels",
     "pure_cnn_16": "convolutions alone, 16 channels",
     **{name: f"one residual block again and again ({TIED[name]})" for name in TIED if name != "untied"},
-    "untied": f"beside it the same without sharing ({TIED['untied']})",
+    "untied": "eight residual blocks that share nothing",
+}
+NOTES = {  # below a picture
+    "alexnet_5x5": "The rows of the figure allow for the choice among five rates: with that the law holds in none of three seeds on CIFAR-10.",
+    "densenet161": "0 is the first convolution, 1 to 4 are the dense blocks.",
+    "untied": "Other networks than the tied ones in more than the sharing: 149,162 parameters instead of 20,138, a ReLU behind every block, and no factor on the change.",
 }
 INTRO = """# Gallery
 
 Separation fuzziness D along depth, one picture per architecture: the geometric mean over seeds with its range, the line that is fitted to
-it, other learning rates faint. Layers and, where a network has them, blocks. Drawn by `python scripts/gallery.py` from the records of the figures; numbers,
+it, and, where several were trained, other learning rates in gray. Layers and, where a network has them, blocks. How often the law holds is counted over three seeds. Drawn by `python scripts/gallery.py` from the records of the figures; numbers,
 protocols and what is judged are on the page of each figure ([reproduction.md](reproduction.md))."""
 
 
@@ -79,6 +84,8 @@ def sheets(outcomes: Mapping[str, Outcome]) -> dict[str, Sheet]:
                     panels.append(replace(panel, title=f"{data}, {panel.xlabel}s"))
         if panels:
             title = LONG.get(name, TITLES[name])
+            if name == "untied":  # drawn beside steps
+                panels = [replace(panel, title=panel.title.replace("steps", "blocks"), xlabel="block") for panel in panels]
             drawn[name] = Sheet(f"{title[:1].upper()}{title[1:]}", panels, columns=2)
     return drawn
 
@@ -92,7 +99,7 @@ def page(outcomes: Mapping[str, Outcome]) -> str:
     for name, sheet in drawn.items():
         figure = FIGURES[name]
         quick = " Quick run: it only shows that everything works." if outcomes[figure].provenance.get("quick") else ""
-        words = f"From [{figure}](reproduction/{figure}.md), `layerlaw reproduce {figure}`.{quick}"
+        words = f"From [{figure}](reproduction/{figure}.md), `layerlaw reproduce {figure}`.{quick} {NOTES.get(name, '')}".rstrip()
         parts += [f"## {sheet.title}", f"![{sheet.title}: D along depth](gallery/{name}.png)", words]
     absent: dict[str, list[str]] = {}
     for name, figure in FIGURES.items():

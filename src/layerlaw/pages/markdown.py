@@ -60,6 +60,7 @@ def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] |
     parts += [f"{line[:1].upper()}{line[1:]}."] if line else []
     parts += [f"**{quick}**"] if quick else []
     parts += [f"![{_text(said.figure_label(outcome.name))}]({picture})"] if picture else []
+    parts += [_text(outcome.sheets[0].caption)] if picture and outcome.sheets else []
     parts += [intro.strip(), _misses(outcome.rows, tried or {})]
     parts += [_numbers(outcome.rows)] if outcome.rows else []
     parts += map(_folded, outcome.tables)

@@ -314,7 +314,7 @@ def _direction_rows(plan: CountPlan, K_A: int, found: Readings) -> list[Row]:
 
 def _sheet(title: str, plan: CountPlan, found: Readings) -> Sheet:
     end = 10 * plan.largest  # where R = ∞ is drawn
-    axes: dict[str, Any] = {"xlabel": "ratio of images shown", "log_y": False, "log_x": True}
+    axes: dict[str, Any] = {"xlabel": "R over how often rare images are shown", "log_y": False, "log_x": True}
     axes |= {"infinity": end} if math.inf in plan.ratios else {}
     panels = []
     for K_A in plan.K_A:

@@ -121,7 +121,7 @@ def run(setting: Setting) -> Outcome:
         if (best := straightest_of(some)) is not None:
             straightest[best].append(titles[cell])
         for name in MEASURES:
-            panels[name].append(measure_panel(titles[cell], name, some[name], why[name]))
+            panels[name].append(measure_panel(titles[cell], name, some[name], why[name], along=depth_of(cell)))
     notes = [
         f"Straightest by r: {MEASURES[name]} in {counted(len(some), 'network')} ({joined(some)})."
         for name, some in straightest.items()
@@ -247,8 +247,13 @@ def _words(laws: Sequence[LawFit | None]) -> str | None:
     return None if r is None else f"{r:.3f}, {held} of {len(laws)}".replace("-", "−")
 
 
-def measure_panel(title: str, name: str, laws: Sequence[LawFit | None], reason: str) -> Panel:
+def depth_of(cell: Cell) -> str:
+    """What the points of a network are, as its figure has them."""
+    return "block" if cell[1].startswith(("resnet", "densenet")) else "layer"
+
+
+def measure_panel(title: str, name: str, laws: Sequence[LawFit | None], reason: str, *, along: str) -> Panel:
     """A measure along depth, or why it has no law."""
     known = [law for law in laws if law is not None]
     note = fit_note(known) if len(known) == len(laws) else reason
-    return Panel(title, fit_series(known), note=note, ylabel=MEASURES[name])
+    return Panel(title, fit_series(known), note=note, xlabel=along, ylabel=MEASURES[name])
