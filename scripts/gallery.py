@@ -85,7 +85,9 @@ def sheets(outcomes: Mapping[str, Outcome]) -> dict[str, Sheet]:
         if panels:
             title = LONG.get(name, TITLES[name])
             if name == "untied":  # drawn beside steps
-                panels = [replace(panel, title=panel.title.replace("steps", "blocks"), xlabel="block") for panel in panels]
+                panels = [
+                    replace(panel, title=panel.title.replace("steps", "blocks"), xlabel="block") for panel in panels
+                ]
             drawn[name] = Sheet(f"{title[:1].upper()}{title[1:]}", panels, columns=2)
     return drawn
 

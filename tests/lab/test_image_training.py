@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from layerlaw.data import load
 from layerlaw.errors import InputError
 from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule, Shape, jobs, sweep, trainer
 from layerlaw.lab.trainer import Trainer, arithmetic
+from layerlaw.lab.training import SingleEngine
 from oracle import separation
 
 
@@ -47,6 +49,31 @@ def test_the_first_epochs_are_those_of_a_plain_loop(family: str, optimizer: Any)
     for name, tensor in run.network().state_dict().items():
         if optimizer == "momentum":  # Adam amplifies rounding where gradients are nearly zero
             torch.testing.assert_close(tensor, network.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("epoch_s", "save_s", "apart"), [(10, 0.4, 1), (1, 0.01, 1), (1, 0.4, 9), (1, 30, 61)])
+def test_what_a_kill_can_lose_is_an_epoch_or_twenty_saves_or_a_minute(
+    epoch_s: float, save_s: float, apart: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of the test's own: how many epochs lie between two saves."""
+    now, saved = [0.0], [0]
+
+    def train_epoch(self: SingleEngine, epoch: int) -> torch.Tensor:
+        now[0] += epoch_s
+        return torch.tensor([1.0])
+
+    def to_file(self: jobs.Checkpoint, path: Path, state: object = None) -> None:
+        now[0] += save_s
+        saved.append(self.epoch)
+
+    monkeypatch.setattr(jobs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(SingleEngine, "train_epoch", train_epoch)
+    monkeypatch.setattr(jobs.Checkpoint, "to_file", to_file)
+    member = jobs.Member(replace(RECIPE, epochs=200), IMAGES, "key")
+    jobs.run(jobs.Job([member], Schedule(), file=tmp_path / "job.pt"))
+    gaps = [b - a for a, b in pairwise(saved)]
+    assert max(gaps) == apart
+    assert saved[-1] == 200
 
 
 def test_a_residual_network_learns_fashion_mnist_and_its_blocks_separate_the_classes() -> None:
