@@ -151,6 +151,40 @@ def some_classes() -> dict[str, ll.Record]:
     }
 
 
+class Activated(nn.SyncBatchNorm):
+    """With a function behind it, as timm makes them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).relu()
+
+
+def synchronized() -> dict[str, ll.Record]:
+    """SyncBatchNorm on ranks that have unequally many batches; in one process BatchNorm."""
+    group, (rank, world) = dist.group.WORLD if dist.is_initialized() else None, place()
+    network = seeded(
+        lambda: nn.Sequential(
+            nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.BatchNorm1d(20), nn.ReLU()),
+            nn.Sequential(nn.Linear(20, 20), nn.BatchNorm1d(20), nn.ReLU()),
+            nn.Linear(20, K),
+        )
+    ).double()
+    if world > 1:
+        network = nn.SyncBatchNorm.convert_sync_batchnorm(network, group)
+        last = Activated(20, process_group=group).double()
+        last.load_state_dict(network[1][1].state_dict())
+        network[1][1], network[1][2] = last, nn.Identity()
+    whole, how = [(x.double(), y) for x, y in batches(0, 1)], {"uncertainty": False, "progress": False}
+    share = whole if world == 1 else whole[:6] if rank == 0 else whole[6:]
+    asked = {"batch": {"batchnorm": "batch"}, "null": {"null": True}}
+    found = {name: ll.probe(network, share, **more, **how) for name, more in asked.items()}
+    if world > 1:
+        try:
+            network.train()(share[0][0])
+        except ValueError:  # on CPUs, where it synchronizes again
+            return found
+    return found if world == 1 else {}
+
+
 def sharded() -> ll.Record:
     """A network whose weights are spread over the ranks."""
     from torch.distributed.fsdp import fully_shard
@@ -198,6 +232,8 @@ def main(folder: Path) -> None:
         record.save(folder / f"dealt, {name} {rank}.json")
     for name, record in pictured().items():
         record.save(folder / f"pictured, {name} {rank}.json")
+    for name, record in synchronized().items():
+        record.save(folder / f"synchronized, {name} {rank}.json")
     for name, record in some_classes().items():
         record.save(folder / f"some classes, {name} {rank}.json")
     try:  # a class that one rank lacks is no error, a class that all lack is one

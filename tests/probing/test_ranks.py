@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from probe_on_ranks import IMAGES, LABELS, TARGETS, batches, cases, dealt, pictured, probed, sharded, some_classes
+from probe_on_ranks import (
+    IMAGES,
+    LABELS,
+    TARGETS,
+    batches,
+    cases,
+    dealt,
+    pictured,
+    probed,
+    sharded,
+    some_classes,
+    synchronized,
+)
 
 import layerlaw as ll
 from layerlaw.capture import batches as capture_batches
@@ -167,6 +179,13 @@ def test_some_classes_of_two_processes_give_the_record_of_one(folder: Path) -> N
             assert record.plane_labels == one.plane_labels, name
             for site, other in zip(record.sites, one.sites, strict=True):
                 np.testing.assert_allclose(site.plane, other.plane, atol=2e-3 * np.abs(other.plane).max())
+
+
+def test_ranks_normalize_their_own_batches_also_with_synchronized_batchnorm(folder: Path) -> None:
+    """However many batches each of them has; one process with the same batches and BatchNorm has the same record."""
+    for name, one in synchronized().items():
+        for record in records(folder, f"synchronized, {name}"):
+            assert_same(record, one, 1e-9)
 
 
 def test_a_distributed_sampler_and_a_distributed_model_give_the_record_of_one(folder: Path, alone: dict) -> None:
