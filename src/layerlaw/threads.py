@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerlaw.errors import BusyError, check_choice
 from layerlaw.module_tree import walk
@@ -54,6 +56,49 @@ class Counted:
             if self.users == 0 and self._entered is not None:
                 entered, self._entered = self._entered, None
                 entered.__exit__(None, None, None)
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+_alone: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def _synchronized_where_not_alone() -> Iterator[None]:
+    synchronized = nn.SyncBatchNorm.forward
+
+    def forward(self: nn.SyncBatchNorm, input: Tensor) -> Tensor:
+        return (_BatchNorm.forward if _alone.get() else synchronized)(self, input)
+
+    nn.SyncBatchNorm.forward = forward  # type: ignore[method-assign]  # of the class: that of subclasses calls it
+    try:
+        yield
+    finally:
+        nn.SyncBatchNorm.forward = synchronized  # type: ignore[method-assign]
+
+
+no_fast_path = Counted(_without_fast_path)
+eager_calls = Counted(lambda: torch.compiler.set_stance("force_eager"))
+_own_statistics = Counted(_synchronized_where_not_alone)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """SyncBatchNorm is a BatchNorm for this thread: it takes the statistics of its own process, and waits for no other."""
+    with _own_statistics:
+        before = _alone.set(True)
+        try:
+            yield
+        finally:
+            _alone.reset(before)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import layerlaw as ll
+from layerlaw.data.sharding import dealt as dealt_tensors
 from layerlaw.stats import ranks
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "capture"))
@@ -127,6 +128,63 @@ def pictured() -> dict[str, ll.Record]:
     }
 
 
+def some_classes() -> dict[str, ll.Record]:
+    """Some classes of data with unequally many of each, and between them samples that are not measured."""
+    drawn = torch.tensor([0.3, 0.1, 0.25, 0.05, 0.2, 0.1]).multinomial(
+        600, True, generator=torch.Generator().manual_seed(4)
+    )
+    places = torch.randn(6, 12, generator=torch.Generator().manual_seed(5)).double()
+    x = places[drawn] + torch.randn(600, 12, generator=torch.Generator().manual_seed(6)).double()
+    network = seeded(lambda: nn.Sequential(nn.Linear(12, 200), nn.ReLU(), nn.Linear(200, 6))).double()
+    data, how = TensorDataset(x, drawn), {"classes": [0, 3, 4], "progress": False}
+    beginning = TensorDataset(x[:331].clone(), drawn[:331])
+
+    def loader(of: TensorDataset) -> DataLoader:
+        return DataLoader(of, batch_size=16, sampler=ll.data.UnpaddedSampler(of))
+
+    tensors, test = dealt_tensors(data.tensors), dealt_tensors(beginning.tensors)
+    return {
+        "tensors": ll.probe(network, tensors, test=test, uncertainty=True, **how),
+        "loader": ll.probe(network, loader(data), test=loader(beginning), uncertainty=True, **how),
+        "streamed": ll.probe(network, loader(data), memory_gib=40_000 / 2**30, uncertainty=False, **how),
+        "in slices": ll.probe(network, loader(data), memory_gib=16_000 / 2**30, uncertainty=False, **how),
+    }
+
+
+class Activated(nn.SyncBatchNorm):
+    """With a function behind it, as timm makes them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).relu()
+
+
+def synchronized() -> dict[str, ll.Record]:
+    """SyncBatchNorm on ranks that have unequally many batches; in one process BatchNorm."""
+    group, (rank, world) = dist.group.WORLD if dist.is_initialized() else None, place()
+    network = seeded(
+        lambda: nn.Sequential(
+            nn.Sequential(nn.Flatten(), nn.Linear(192, 20), nn.BatchNorm1d(20), nn.ReLU()),
+            nn.Sequential(nn.Linear(20, 20), nn.BatchNorm1d(20), nn.ReLU()),
+            nn.Linear(20, K),
+        )
+    ).double()
+    if world > 1:
+        network = nn.SyncBatchNorm.convert_sync_batchnorm(network, group)
+        last = Activated(20, process_group=group).double()
+        last.load_state_dict(network[1][1].state_dict())
+        network[1][1], network[1][2] = last, nn.Identity()
+    whole, how = [(x.double(), y) for x, y in batches(0, 1)], {"uncertainty": False, "progress": False}
+    share = whole if world == 1 else whole[:6] if rank == 0 else whole[6:]
+    asked = {"batch": {"batchnorm": "batch"}, "null": {"null": True}}
+    found = {name: ll.probe(network, share, **more, **how) for name, more in asked.items()}
+    if world > 1:
+        try:
+            network.train()(share[0][0])
+        except ValueError:  # on CPUs, where it synchronizes again
+            return found
+    return found if world == 1 else {}
+
+
 def sharded() -> ll.Record:
     """A network whose weights are spread over the ranks."""
     from torch.distributed.fsdp import fully_shard
@@ -174,6 +232,10 @@ def main(folder: Path) -> None:
         record.save(folder / f"dealt, {name} {rank}.json")
     for name, record in pictured().items():
         record.save(folder / f"pictured, {name} {rank}.json")
+    for name, record in synchronized().items():
+        record.save(folder / f"synchronized, {name} {rank}.json")
+    for name, record in some_classes().items():
+        record.save(folder / f"some classes, {name} {rank}.json")
     try:  # a class that one rank lacks is no error, a class that all lack is one
         x, y = IMAGES[rank != LABELS], LABELS[rank != LABELS]
         (folder / f"lacking {rank}.txt").write_text(str(ll.probe(model, (x, y), progress=False).counts))

@@ -265,6 +265,12 @@ def main(rank: int, port: str, folder: Path) -> None:
     model = network()
     nn.init.constant_(model[1][0].bias, rank)
     attempt("weights", model, shares(rank, 2))
+    model = network()
+    for i in range(2**12):
+        model[2].register_parameter(f"small_{i}", nn.Parameter(torch.zeros(1)))
+    model[2].register_parameter("large", nn.Parameter(torch.arange(2.0**18)))
+    model[2].large.data[-1] += rank
+    attempt("weights, at the end", model, shares(rank, 2))
 
     attempt("padded", network(), loaded(DistributedSampler, shuffle=False))
     attempt("left out", network(), loaded(DistributedSampler, shuffle=True, drop_last=True))

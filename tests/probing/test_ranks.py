@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from probe_on_ranks import IMAGES, LABELS, TARGETS, batches, cases, dealt, pictured, probed, sharded
+from probe_on_ranks import (
+    IMAGES,
+    LABELS,
+    TARGETS,
+    batches,
+    cases,
+    dealt,
+    pictured,
+    probed,
+    sharded,
+    some_classes,
+    synchronized,
+)
 
 import layerlaw as ll
 from layerlaw.capture import batches as capture_batches
@@ -153,6 +165,27 @@ def test_pictures_show_the_samples_of_all_ranks_that_one_process_would_show(fold
                 np.testing.assert_allclose(record.collapse_view[key], value, atol=1e-3, err_msg=f"{name}, {key}")
         if name == "wide":
             assert len(one.sites[0].plane) < len(one.sites[1].plane) == len(one.plane_labels)
+
+
+def test_some_classes_of_two_processes_give_the_record_of_one(folder: Path) -> None:
+    """Samples of other classes stand between those that are measured, so that these come to no rank one after the other."""
+    for name, one in some_classes().items():
+        assert one.settings["classes"] == [0, 3, 4]
+        assert len(set(one.counts)) == 3
+        assert any("in slices" in note for note in one.notes) == (name == "in slices")
+        for record in records(folder, f"some classes, {name}"):
+            assert_same(record, one, 1e-9)
+            assert record.settings["jackknife_groups"] == one.settings["jackknife_groups"]
+            assert record.plane_labels == one.plane_labels, name
+            for site, other in zip(record.sites, one.sites, strict=True):
+                np.testing.assert_allclose(site.plane, other.plane, atol=2e-3 * np.abs(other.plane).max())
+
+
+def test_ranks_normalize_their_own_batches_also_with_synchronized_batchnorm(folder: Path) -> None:
+    """However many batches each of them has; one process with the same batches and BatchNorm has the same record."""
+    for name, one in synchronized().items():
+        for record in records(folder, f"synchronized, {name}"):
+            assert_same(record, one, 1e-9)
 
 
 def test_a_distributed_sampler_and_a_distributed_model_give_the_record_of_one(folder: Path, alone: dict) -> None:

@@ -121,6 +121,12 @@ def test_another_weight_is_an_error_that_names_it(folder: Path) -> None:
         assert "expected the same weights on all 2 ranks, got different ones in '1.0.bias'" in one["words"]
 
 
+def test_a_weight_that_differs_in_its_last_number_alone_is_an_error_also_among_thousands(folder: Path) -> None:
+    for one in told(folder, "weights, at the end"):
+        assert one["error"] == "PassError"
+        assert "expected the same weights on all 2 ranks, got different ones in '2.large' (" in one["words"]
+
+
 def test_a_padded_sampler_is_told_loudly(folder: Path) -> None:
     first, second = told(folder, "padded")
     words = "data: the loader's DistributedSampler repeats 1 of 61 samples (which count twice)"

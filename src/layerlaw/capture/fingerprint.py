@@ -223,8 +223,7 @@ class Fingerprint:
     def text(self) -> str:
         """Its kind and 32 characters; waits for the device."""
         self.settle()
-        told = "|".join(f"{stream.rows} {stream.number}" for stream in self.streams)
-        return f"{KIND}:{_digest(told)}"
+        return f"{KIND}:{_digest('|'.join(f'{stream.rows} {stream.number}' for stream in self.streams))}"
 
     def samples_text(self) -> str:
         """The same whatever the order of the samples."""
@@ -323,9 +322,10 @@ class KnownRows:
 _known_rows = KnownRows()
 
 
-def row_sums(values: Tensor) -> Tensor:
-    """A sum (n,) for every row (n, d), with its dtype and length in it; scrambled, it is the number of the row."""
-    return _known_rows.find(_integers(values), f"{values.dtype} {values.shape[1]}")
+def row_sums(values: Tensor, *, keep: bool = True) -> Tensor:
+    """A sum (n,) for every row (n, d), with its dtype and length; `keep` it: the same rows may come again."""
+    find = _known_rows.find if keep else _row_sums
+    return find(_integers(values), f"{values.dtype} {values.shape[1]}")
 
 
 def _row_sums(values: Tensor, kind: str) -> Tensor:

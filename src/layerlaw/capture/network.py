@@ -23,7 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from layerlaw.errors import CaptureError, InputError, check_seed
 from layerlaw.module_tree import buffers_in, in_a_row, parameters_in, walk
 from layerlaw.stats import all_reduce
-from layerlaw.threads import Counted, claimed
+from layerlaw.threads import alone, claimed, eager_calls, no_fast_path
 
 COMPILERS = ("torch._dynamo", "torch.nn.attention.flex_attention")  # without them nothing is compiled
 BatchNormMode = Literal["running", "batch", "whole"]
@@ -107,36 +107,25 @@ def placed(network: nn.Module, device: str | torch.device | None) -> Iterator[to
 
 
 @contextmanager
-def _without_fast_path() -> Iterator[None]:
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
-# Both are switches of the whole process.
-_no_fast_path = Counted(_without_fast_path)
-_eager_calls = Counted(lambda: torch.compiler.set_stance("force_eager"))
-
-
-@contextmanager
 def probing_state(network: nn.Module, batchnorm: BatchNormMode) -> Iterator[None]:
     """Eval mode, no gradients, no fast paths, eager calls; everything restored at the end, and no other thread meanwhile.
 
     `batchnorm="batch"` is the protocol of the law's authors: BatchNorm alone uses the statistics of the batch (its buffers
-    stay untouched), Dropout stays off; "whole" does the same with one batch of all samples. Flags are set by hand: `train()`
-    and `eval()` may be overridden and do more.
+    stay untouched), Dropout stays off; "whole" does the same with one batch of all samples. So does SyncBatchNorm, with the
+    batch of its own rank: ranks go at their own pace, and those outside of `ranks` not at all.
+
+    Flags are set by hand: `train()` and `eval()` may be overridden and do more.
     """
     with ExitStack() as stack:
         stack.enter_context(claimed(network))
         stack.enter_context(torch.inference_mode(False))  # inference tensors do not tell when they are overwritten
         stack.enter_context(torch.no_grad())
         if any(name in sys.modules for name in COMPILERS):  # loading the first takes more than a second
-            stack.enter_context(_eager_calls)
-        stack.enter_context(_no_fast_path)
+            stack.enter_context(eager_calls)
+        stack.enter_context(no_fast_path)
         modules = walk(network)
+        if any(isinstance(module, nn.SyncBatchNorm) for module in modules):
+            stack.enter_context(alone())
         stack.callback(_put_flags_back, [(module, module.training) for module in modules])
         stack.callback(_put_buffers_back, _buffers_of(modules))
         for module in modules:
@@ -358,7 +347,9 @@ def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:
     them on the data: `probe(…, null=True)` does.
     """
     check_seed(seed)
-    network = copy.deepcopy(network_of(model))
+    given = network_of(model)
+    groups = [group for module in walk(given) if (group := getattr(module, "process_group", None)) is not None]
+    network = copy.deepcopy(given, {id(group): group for group in groups})  # no process group can be copied
     if any(parameter.is_meta for parameter in network.parameters()):
         raise CaptureError("expected a model with its weights in place, got one on the meta device.")
     homes = {parameter.device for parameter in network.parameters()}

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import pickle
+import random
 from collections.abc import Iterable, Iterator, Sized
 from io import BytesIO
+from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import Dataset, DistributedSampler, Sampler, Subset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    Subset,
+)
 
 from layerlaw.data.prepared import Prepared
 from layerlaw.errors import DataError
@@ -18,6 +32,7 @@ from layerlaw.files import sha256
 from layerlaw.stats.ranks import Ranks, gathered, is_ready, place
 
 FIRST = 16  # samples by which data of several processes are told apart
+MOST_STATE, MOST_OF_TENSOR, ONE_TENSOR = 2**28, 2**24, 2**12  # bytes of a data set; what a tensor counts for at least
 
 
 class UnpaddedSampler(Sampler[int]):
@@ -117,3 +132,68 @@ def _checksum(items: list[Any]) -> str:
     except Exception:  # what a data set gives may be anything
         return ""
     return sha256([content.getvalue()])
+
+
+def whole_state(loader: Any) -> tuple[Any, ...] | None:
+    """Of a loader that goes through all of its data set: how many samples, whether shuffled, and a checksum of its state."""
+    if type(loader) is not DataLoader or type(loader.batch_sampler) is not BatchSampler:
+        return None
+    sampler, of = loader.sampler, loader.dataset
+    known = type(sampler) in (SequentialSampler, RandomSampler) and bool(getattr(of, "__dict__", None))
+    if not known or getattr(sampler, "replacement", False) or len(sampler) != len(of):  # type: ignore[arg-type]
+        return None
+    state = _State()
+    try:
+        _StatePickler(state).dump(of)
+    except Exception:  # not every data set can be pickled, and not one of any size in time
+        return None
+    return len(sampler), type(sampler) is RandomSampler, state.digest.hexdigest()  # type: ignore[arg-type]
+
+
+class _State:
+    """Takes what a pickler writes."""
+
+    def __init__(self) -> None:
+        self.digest, self.size = hashlib.sha256(), 0
+
+    def write(self, content: Any) -> None:
+        """Add it to the checksum."""
+        self.digest.update(content)
+        self.count(len(content))
+
+    def count(self, size: int) -> None:
+        """Raise where it is too much."""
+        self.size += size
+        if self.size > MOST_STATE:
+            raise OverflowError
+
+
+class _StatePickler(pickle.Pickler):
+    """Of tensors it writes a checksum, of functions and classes the name: transforms may be lambdas."""
+
+    def __init__(self, to: _State) -> None:
+        super().__init__(to, 4)
+        self.to = to
+
+    def reducer_override(self, value: Any) -> Any:
+        """What is written instead of a value."""
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            value = torch.from_numpy(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        if isinstance(value, Tensor):
+            self.to.count(ONE_TENSOR)
+            return str, (_beginning_of(value),)
+        if isinstance(value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState):
+            return str, ("random numbers",)  # others on every rank
+        if isinstance(value, type | FunctionType) and value is not str:
+            return str, (f"{value.__module__} {value.__qualname__}",)
+        return NotImplemented
+
+
+def _beginning_of(tensor: Tensor) -> str:
+    """Its dtype, shape and a checksum of its first bytes, which is left out where there are none to be read."""
+    kind = f"{tensor.dtype} {tuple(tensor.shape)}"
+    try:
+        start = tensor.detach().reshape(-1)[: MOST_OF_TENSOR // tensor.element_size()]
+        return f"{kind} {sha256([start.cpu().contiguous().view(torch.uint8).numpy()])}"
+    except (NotImplementedError, RuntimeError, TypeError, ValueError):
+        return kind

@@ -36,9 +36,10 @@ from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, Shard, Sh
 from layerlaw.probing.shard_words import MODULES, ShardDone
 from layerlaw.probing.shards import ENOUGH
 from layerlaw.probing.sources import part_of, places_in, source_of, steady_first
-from layerlaw.probing.state import DealerFrom, Split, State, first_pass, second_pass, taken_over
+from layerlaw.probing.state import Split, State, first_pass, second_pass, taken_over
 from layerlaw.probing.targets import Targets
 from layerlaw.provenance import model_provenance, provenance
+from layerlaw.stats.design import DealerFrom
 from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through, world_size

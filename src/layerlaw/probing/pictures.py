@@ -31,32 +31,42 @@ class PictureSample(PlaneSample):
     def __init__(self, classes: int, samples: int = SAMPLES) -> None:
         super().__init__(classes, samples)
         self.places: list[int] = []
-        self.came = 0
+        self._came = 0
 
     def begin(self, labels: Tensor, number: int = 0) -> None:
         """Choose from a batch."""
         super().begin(labels, number)
-        self.places += [self.came + row for row in self._rows]
-        self.came += len(labels)
+        self.places += [self._came + row for row in self._rows]
+        self._came += len(labels)
+
+
+class Share(NamedTuple):
+    """Some of the samples that `came` to a rank: which `rows` of these (`None`: all), and the places of all that came.
+
+    Places are those of the data as they were dealt, also where samples of some classes are not measured.
+    """
+
+    came: int
+    rows: Tensor | None
+    places: Places | None
 
 
 class OfRank(NamedTuple):
-    """What others need to know of the samples that a rank has kept; `dealt` are the places of all that came to it."""
+    """What others need to know of the samples that a rank has kept."""
 
     labels: list[int]
-    places: list[int]
-    came: int
-    dealt: Places | None
+    share: Share
     shapes: dict[str, tuple[int, torch.dtype]]  # features and dtype of every site
     targets: Tensor | None  # of a regression, the first one (n, 1)
 
 
-def places_among(counts: Sequence[int], told: Sequence[Places | None]) -> list[Tensor]:
-    """Where the samples of every rank stand among those of all; those without known places stand rank by rank."""
-    starts = [(sum(counts[:r]), 1) for r in range(len(counts))]
-    if one_sequence([(n, places) for n, places in zip(counts, told, strict=True) if n]):
-        starts = [places or (0, 1) for places in told]
-    return [first + step * torch.arange(n) for n, (first, step) in zip(counts, starts, strict=True)]
+def places_among(shares: Sequence[Share]) -> list[Tensor]:
+    """Where some samples of every rank stand among all that came; those without known places stand rank by rank."""
+    starts = [(sum(share.came for share in shares[:r]), 1) for r in range(len(shares))]
+    if one_sequence([(share.came, share.places) for share in shares if share.came]):
+        starts = [share.places or (0, 1) for share in shares]
+    rows = [torch.arange(share.came) if share.rows is None else share.rows for share in shares]
+    return [first + step * mine for mine, (first, step) in zip(rows, starts, strict=True)]
 
 
 def choose_among_ranks(state: State) -> None:
@@ -70,9 +80,14 @@ def choose_among_ranks(state: State) -> None:
     kept = {site.name: found for site in state.sites if (found := mine.features(site.name)) is not None}
     shapes = {name: (found.shape[1], found.dtype) for name, found in kept.items()}
     targets = torch.cat(state.first.pictured)[:, :1] if isinstance(state.first, FirstRegression) else None
-    ranks = gathered(OfRank(mine.labels, mine.places, mine.came, state.data.places, shapes, targets))
-    at = places_among([one.came for one in ranks], [one.dealt for one in ranks])
-    rows = sorted((int(at[r][place]), r, i) for r, one in enumerate(ranks) for i, place in enumerate(one.places))
+    share, few = state.share(), torch.tensor(mine.places, dtype=torch.long)
+    share = share._replace(rows=few if share.rows is None else share.rows[few])
+    ranks = gathered(OfRank(mine.labels, share, shapes, targets))
+    rows = sorted(
+        (place, r, i)
+        for r, at in enumerate(places_among([one.share for one in ranks]))
+        for i, place in enumerate(at.tolist())
+    )
     labels, choice = torch.tensor([ranks[r].labels[i] for _, r, i in rows], dtype=torch.long), state.classes.sample()
     choice.begin(labels)
     chosen = [rows[place][1:] for place in choice.places]  # of which rank, and which of its own
@@ -82,8 +97,8 @@ def choose_among_ranks(state: State) -> None:
     waiting: dict[str, Table] = {}
     for name, (d, dtype) in shapes.items():
         waiting[name] = max(2, SITE_BYTES // (4 * d)), d, dtype  # so many rows one process keeps
-        few = sum(min(len(chosen), rows) * d for rows, d, _ in waiting.values()) < AT_ONCE
-        if few and name != next(reversed(shapes)):
+        little = sum(min(len(chosen), rows) * d for rows, d, _ in waiting.values()) < AT_ONCE
+        if little and name != next(reversed(shapes)):
             continue
         for one, table in rows_of_all(chosen, waiting, kept).items():
             whole.update(one, table)

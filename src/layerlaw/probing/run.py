@@ -11,19 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batches, Pair, check_normalized_alone
-from layerlaw.capture.fingerprint import Fingerprint, Places
+from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
 from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.capture.replay import Replays
-from layerlaw.errors import (
-    CaptureError,
-    InputError,
-    LayerlawError,
-    MemoryBudgetError,
-    check_choice,
-    check_seed,
-)
+from layerlaw.errors import CaptureError, InputError, LayerlawError, MemoryBudgetError, check_choice, check_seed
 from layerlaw.measures.unread import bring_ahead
 from layerlaw.probing.classes import Classes, foreign_scores
 from layerlaw.probing.kept_plans import about_model, went_through
@@ -39,6 +32,7 @@ from layerlaw.probing.memory import (
     scatter_bytes,
     views_of,
 )
+from layerlaw.probing.pictures import Share
 from layerlaw.probing.shards import Pace, Step, borrowed, looked_up
 from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
 from layerlaw.probing.state import Split, State, among_ranks, first_pass, second_pass, taken_over
@@ -169,7 +163,7 @@ class Prober:
         """The batches with samples of measured classes; all data are added to the fingerprint."""
         self.randomness.rewind()
         alone = self.options.batchnorm == "batch" and has_batchnorm(self.network)
-        none, pace = world_size() > 1, Pace(self.network, data, self.device)
+        none, pace, came = world_size() > 1, Pace(self.network, data, self.device), 0
         for i, batch in enumerate(self.options.progress(data, title, data.length)):
             where = f"{data.where}, batch {i}"
             look_at_others()
@@ -182,9 +176,10 @@ class Prober:
             pace.go_on(True)
             if len(labels) > 0:
                 none = False
-                yield Step(batch, labels, rows, where)
+                yield Step(batch, labels, rows, where, came)
             else:
                 pace.forward_only()
+            came += len(given)
         while pace.go_on(none):
             if not none:
                 pace.forward_only()
@@ -237,9 +232,9 @@ class GroupedProbe:
         self.memory = Budget(options.memory, taken + scatter_bytes(sites, linear))
         self.fitting = fitting = Extras.that_fit(sites, data.samples, classes.K, self.memory, wanted)
         self.known = None if data.labels is None else classes.positions(data.labels, f"labels of {label}")[0].cpu()
-        self._shares: list[tuple[Tensor | None, Places | None]] | None = None  # labels of all ranks, and their places
+        self._shares: list[tuple[Tensor | None, Share]] | None = None  # labels of all ranks, and whose they are
         if world_size() > 1 and (isinstance(classes, Targets) or (extras and options.uncertainty is not False)):
-            self._shares = gathered((self._in_order(), data.places))
+            self._shares = gathered(self._in_order())
         self.split: Split = Split(untrusted={} if forgive else None, no_linear_why=why_not)
         self.views = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         shards = taken_over.get() is not None
@@ -264,12 +259,14 @@ class GroupedProbe:
         except MemoryBudgetError as error:
             raise error if label == "data" else MemoryBudgetError(f"{label}: {error}") from None
 
-    def _in_order(self) -> Tensor | None:
-        """The labels in the order in which samples come, where they are known beforehand."""
-        order = self.data.source.order if isinstance(self.data.source, Pair) else None
-        if order is None or self.data.labels is None:
-            return self.known
-        return self.prober.classes.positions(self.data.labels[order.to(self.data.labels.device)], self.label)[0].cpu()
+    def _in_order(self) -> tuple[Tensor | None, Share]:
+        """The labels in the order in which samples come, where they are known beforehand, and which of these have them."""
+        given, order = self.data.labels, self.data.source.order if isinstance(self.data.source, Pair) else None
+        if given is None:
+            return None, Share(0, None, self.data.places)
+        given = given if order is None else given[order.to(given.device)]
+        labels, rows = self.prober.classes.positions(given, self.label)
+        return labels.cpu(), Share(len(given), rows if rows is None else rows.cpu(), self.data.places)
 
     def _dealer(self) -> Dealer:
         dealer = self.prober.classes.dealer(*self.views, self.prober.options.seed, self.known)
@@ -300,7 +297,7 @@ class GroupedProbe:
         first = prober.classes.first(self.views[0], self.moments)
         shared = (group, data, self.label, prober.classes, self._dealer(), first, kept, sample, fitting.why_not)
         state = State(*shared, self.linear, room=fitting.room(group, prober.classes.K, self.memory))
-        state.at_hand = self._in_order()
+        state.at_hand = self._in_order()[0]
         if len(group) < len(sites):
             state.turn = f", {_places(group, sites)}, group {turn + 1} of {len(self.groups) + bool(self.wide)}"
         return state

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
-import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from types import FunctionType
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from layerlaw.capture.batches import Batch, Batches
-from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint
+from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint, row_sums
 from layerlaw.capture.hooks import unobserved
 from layerlaw.capture.network import parts_of
 from layerlaw.capture.plan import Plan
-from layerlaw.data.sharding import dealt_to_others
+from layerlaw.data.sharding import dealt_to_others, whole_state
 from layerlaw.errors import DataError, InputError, PassError
 from layerlaw.files import sha256
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import warn
-from layerlaw.provenance import DIGEST_BYTES
 from layerlaw.stats.labels import mixed_order
 from layerlaw.stats.ranks import all_reduce, from_first, gathered, rank, world_size
 from layerlaw.wording import counted, first_other
@@ -38,20 +31,20 @@ T = TypeVar("T")
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}|(?<=cuda:)\d+")  # what a printed network has of its own on every rank
 SAME_ARGUMENTS = "Give all of them the same model and arguments: only the data are dealt"
 ENOUGH = 3  # samples, for a dry run
-MOST_STATE, MOST_OF_TENSOR, ONE_TENSOR = 2**28, 2**24, 2**12  # bytes of a data set; what a tensor counts for at least
 
 
 @dataclass(frozen=True)
 class Step:
     """One batch: its labels as 0 … K−1 (or targets (n, q)), and the rows that are of measured classes (`None`: all).
 
-    `borrowed`: samples that are not counted here, for a rank without any that are.
+    `start`: how many samples came to this rank before; `borrowed`: they are another rank's, and not counted here.
     """
 
     batch: Batch
     labels: Tensor
     rows: Tensor | None
     where: str
+    start: int = 0
     borrowed: bool = False
 
 
@@ -177,9 +170,14 @@ def _check_same_weights(differ: list[str]) -> None:
 
 
 def _marks(*kinds: Mapping[str, Tensor]) -> list[dict[str, str]]:
-    """Of each kind of tensors a mark of every one, by its name; of large ones the beginning counts."""
-    most = [DIGEST_BYTES // max(1, len(kind)) for kind in kinds]
-    return [{name: _mark(tensor, n) for name, tensor in kind.items()} for kind, n in zip(kinds, most, strict=True)]
+    """Of each kind of tensors a mark of every one, by its name: dtype, shape and an exact sum of all of its numbers."""
+    tensors = [tensor for kind in kinds for tensor in kind.values()]
+    sums = [_sum_of(tensor) for tensor in tensors]
+    places = {one.device for one in sums if one is not None}  # each of which is waited for once
+    told = {at: iter(torch.cat([s for s in sums if s is not None and s.device == at]).tolist()) for at in places}
+    numbers = ("" if one is None else next(told[one.device]) for one in sums)
+    marks = (f"{t.dtype} {tuple(t.shape)} {number}" for t, number in zip(tensors, numbers, strict=True))
+    return [{name: next(marks) for name in kind} for kind in kinds]
 
 
 def _different(mine: list[dict[str, str]]) -> list[list[str]]:
@@ -191,14 +189,12 @@ def _different(mine: list[dict[str, str]]) -> list[list[str]]:
     return found
 
 
-def _mark(tensor: Tensor, most: int) -> str:
-    """Its dtype, shape and a checksum of at most so many bytes, which is left out where there are none to be read."""
-    kind = f"{tensor.dtype} {tuple(tensor.shape)}"
+def _sum_of(tensor: Tensor) -> Tensor | None:
+    """An exact sum (1,) of a tensor, on its own device; `None` where there are no numbers to be read."""
     try:
-        start = tensor.detach().reshape(-1)[: max(1, most // tensor.element_size())]
-        return f"{kind} {sha256([start.cpu().contiguous().view(torch.uint8).numpy()])}"
+        return row_sums(tensor.detach().reshape(1, tensor.numel()), keep=False)
     except (NotImplementedError, RuntimeError, TypeError, ValueError):  # some quantized weights
-        return kind
+        return None
 
 
 def _elsewhere(tensor: Tensor) -> bool:
@@ -243,7 +239,7 @@ def _order_and_set(fingerprint: Fingerprint, data: Batches) -> tuple[Any, Any]:
     labels = fingerprint.streams[0] if fingerprint.streams else None
     if labels is None:
         return None, None
-    mine, given = (labels.rows, labels.number), _data_set(data)
+    mine, given = (labels.rows, labels.number), whole_state(data.source)
     if given is not None and not given[1]:
         given = (*given, mine)  # some read other samples on every rank without a word of it in their state
     mixed = mixed_order(torch.cat([one.cpu() for one in fingerprint.labels])[:LOOKED_AT])
@@ -263,62 +259,6 @@ def _suspect(known: Sequence[tuple[Any, Any]]) -> str:
                 have = f"ranks {' and '.join(map(str, ranks))} have the same {what.format(n)}, though other inputs"
                 return f"{have}, as random augmentation makes them: every sample may be counted {times}"
     return ""
-
-
-def _data_set(data: Batches) -> tuple[Any, ...] | None:
-    """Of a loader that goes through all of its data set: how many samples, whether shuffled, and a checksum of its state."""
-    loader = data.source
-    if type(loader) is not DataLoader or type(loader.batch_sampler) is not BatchSampler:
-        return None
-    sampler, of = loader.sampler, loader.dataset
-    known = type(sampler) in (SequentialSampler, RandomSampler) and bool(getattr(of, "__dict__", None))
-    if not known or getattr(sampler, "replacement", False) or len(sampler) != len(of):  # type: ignore[arg-type]
-        return None
-    state = _State()
-    try:
-        _StatePickler(state, 4).dump(of)
-    except Exception:  # not every data set can be pickled, and not one of any size in time
-        return None
-    return len(sampler), type(sampler) is RandomSampler, state.digest.hexdigest()  # type: ignore[arg-type]
-
-
-class _State:
-    """Takes what a pickler writes."""
-
-    def __init__(self) -> None:
-        self.digest, self.size = hashlib.sha256(), 0
-
-    def write(self, content: Any) -> None:
-        """Add it to the checksum."""
-        self.digest.update(content)
-        self.count(len(content))
-
-    def count(self, size: int) -> None:
-        """Raise where it is too much."""
-        self.size += size
-        if self.size > MOST_STATE:
-            raise OverflowError
-
-
-class _StatePickler(pickle.Pickler):
-    """Of tensors it writes a checksum, of functions and classes the name: transforms may be lambdas."""
-
-    def __init__(self, to: _State, protocol: int) -> None:
-        super().__init__(to, protocol)
-        self.to = to
-
-    def reducer_override(self, value: Any) -> Any:
-        """What is written instead of a value."""
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            value = torch.from_numpy(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
-        if isinstance(value, Tensor):
-            self.to.count(ONE_TENSOR)
-            return str, (_mark(value, MOST_OF_TENSOR),)
-        if isinstance(value, torch.Generator | random.Random | np.random.Generator | np.random.RandomState):
-            return str, ("random numbers",)  # others on every rank
-        if isinstance(value, type | FunctionType) and value is not str:
-            return str, (f"{value.__module__} {value.__qualname__}",)
-        return NotImplemented
 
 
 def unequal_notes(*all_data: Batches | None) -> list[str]:

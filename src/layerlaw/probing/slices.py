@@ -285,9 +285,9 @@ class SlicedProbe:
 
     def _forward(self, sites: Sequence[Site], take: _Take) -> None:
         """One forward over the data; every one must see the same samples in the same order."""
-        state, fingerprint = self.state, Fingerprint()
-        dealt: list[Dealt] = []
-        decisions: list[Tensor | None] = []
+        state = self.state
+        state.fingerprint, state.rows = Fingerprint(), []
+        dealt, decisions = list[Dealt](), list[Tensor | None]()
         batch: _Batch | None = None
         start = 0
 
@@ -298,8 +298,8 @@ class SlicedProbe:
 
         self.dealer.restart()
         with self.prober.capturing(sites, consume) as capture:
-            for step in self.prober.steps(self.data, self._title(self.label), fingerprint):
-                state.borrowed = step.borrowed
+            for step in self.prober.steps(self.data, self._title(self.label), state.fingerprint):
+                state.saw(step)
                 here = self.dealer.deal(step.labels)
                 batch = _Batch(Added(self.views.rows(here, self.classes.K)), step.labels, start)
                 start += len(step.labels)
@@ -312,9 +312,9 @@ class SlicedProbe:
                 decisions.append(self.prober.decide(capture, step, state))
                 dealt.append(here)
         if self.seen is None:
-            check_dealt(fingerprint, self.data, self.label)
-            self.seen = self._first_seen(dealt, decisions, fingerprint)
-        elif start != len(self.seen.labels) or fingerprint.text() != self.seen.fingerprint.text():
+            check_dealt(state.fingerprint, self.data, self.label)
+            self.seen = self._first_seen(dealt, decisions, state.fingerprint)
+        elif start != len(self.seen.labels) or state.fingerprint.text() != self.seen.fingerprint.text():
             raise PassError(f"{self.label}: the samples or their order changed {SINCE}.")
 
     def _check_room(self, samples: int) -> None:

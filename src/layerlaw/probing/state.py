@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from layerlaw.capture.batches import Batches
-from layerlaw.capture.fingerprint import Fingerprint, Places
+from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.plan import Site
 from layerlaw.capture.replay import Features, Replays
 from layerlaw.errors import FeatureError, LabelError, PassError
 from layerlaw.measures.unread import SiteColumns
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import WHY_NOT, KeptFeatures
-from layerlaw.probing.pictures import PictureSample, choose_among_ranks, places_among
+from layerlaw.probing.pictures import PictureSample, Share, choose_among_ranks, places_among
 from layerlaw.probing.shard_words import STEADY_SHARDS
-from layerlaw.probing.shards import Pace, check_dealt
+from layerlaw.probing.shards import Pace, Step, check_dealt
 from layerlaw.probing.targets import Targets
 from layerlaw.probing.waiting import Meanwhile, Waiting, add_second
 from layerlaw.stats.around import Around, Finished
@@ -124,6 +124,7 @@ class State:
     )  # right, and all, of free decisions
 
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
+    rows: list[Tensor] = field(default_factory=list)  # of several ranks: which samples of this one are counted
     dealt: Dealt | None = None  # how the labels of all kept samples were dealt for pass 1
     at_hand: Tensor | None = None  # the labels of all samples on the CPU, where they were known beforehand
     meanwhile: Meanwhile | None = None  # for work that a GPU need not finish pass 2 for
@@ -163,6 +164,20 @@ class State:
         """Let go of their memory."""
         if self.replays is not None:
             self.replays.drop()
+
+    def saw(self, step: Step) -> None:
+        """Remember of a batch of pass 1 which samples of all that came to this rank are counted."""
+        self.borrowed = step.borrowed
+        if world_size() > 1 and not step.borrowed:
+            rows = torch.arange(len(step.labels)) if step.rows is None else step.rows
+            self.rows.append(step.start + rows)
+
+    def share(self) -> Share:
+        """Which samples of this rank are counted, behind pass 1; where these are all of them it takes no numbers."""
+        self.fingerprint.settle()
+        came = self.fingerprint.streams[0].rows if self.fingerprint.streams else 0
+        rows = torch.cat([torch.zeros(0, dtype=torch.long), *(part.cpu() for part in self.rows)])
+        return Share(came, None if len(rows) == came else rows, self.data.places)
 
     def begin(self, labels: Tensor) -> None:
         """Start a batch of pass 1."""
@@ -263,7 +278,8 @@ def first_pass(prober: Prober, state: State) -> None:
     state.replays.take_all = take_all
     with prober.capturing(state.sites, consume, state.replays) as capture:
         for step in prober.steps(state.data, state.title(1), state.fingerprint):
-            empty, state.borrowed = False, step.borrowed
+            empty = False
+            state.saw(step)
             if kept.whole and not kept.fits(len(step.labels)):
                 _stop_keeping(prober, state)
             if kept.whole:
@@ -282,7 +298,7 @@ def first_pass(prober: Prober, state: State) -> None:
     deals = state.dealer.groups or state.dealer.permuted or isinstance(state.dealer, TargetDealer)
     if world_size() > 1 and deals and not state.dealer.shared:
         mine = kept.labels.cpu()[: 0 if state.borrowed else None] if kept.whole else None
-        state.dealer = among_ranks(state.dealer, gathered((mine, state.data.places)))
+        state.dealer = among_ranks(state.dealer, gathered((mine, state.share())))
     if kept.whole:
         known = state.at_hand if state.at_hand is not None and len(state.at_hand) == kept.rows else kept.labels.cpu()
         state.dealer.all_labels = known  # permuted labels are a permutation
@@ -360,8 +376,8 @@ taken_over: ContextVar[Callable[[Any, State, Any, Any], None] | None] = ContextV
 """Called with a prober, a state, its split and the reference instead of both passes: a shard does one, on its samples."""
 
 
-def among_ranks(dealer: Dealer, shares: Sequence[tuple[Tensor | None, Places | None]]) -> Dealer:
-    """One that deals by the places of samples among those of all ranks, whose labels and places are given.
+def among_ranks(dealer: Dealer, shares: Sequence[tuple[Tensor | None, Share]]) -> Dealer:
+    """One that deals by the places of samples among those of all ranks, whose labels and shares are given.
 
     Where a rank does not know its labels (`None`) each deals by itself. Samples without known places stand rank by rank.
     """
@@ -369,26 +385,6 @@ def among_ranks(dealer: Dealer, shares: Sequence[tuple[Tensor | None, Places | N
     dealer.shared = len(known) == len(shares)
     if not dealer.shared or not len(known[rank()]):
         return dealer
-    at = places_among([len(labels) for labels in known], [places for _, places in shares])
-    return RankDealer(dealer, torch.cat(known)[torch.cat(at).argsort()], at[rank()])
-
-
-class DealerFrom(Dealer):
-    """Deals as the one that would have dealt the batches `before` first; remembers what it dealt itself."""
-
-    def __init__(self, whole: Dealer, before: Sequence[Tensor]) -> None:
-        self.whole, self.before = whole, before
-        self.classes, self.groups, self.permuted = whole.classes, whole.groups, whole.permuted
-        self.restart()
-
-    def restart(self) -> None:
-        """Begin a pass."""
-        self.dealt: list[Tensor] = []
-        self.whole.restart()
-        for labels in self.before:
-            self.whole.deal(labels)
-
-    def deal(self, labels: Tensor) -> Dealt:
-        """The labels of the next batch."""
-        self.dealt.append(labels.cpu())
-        return self.whole.deal(labels)
+    order = torch.cat(places_among([share for _, share in shares])).argsort()  # samples that are not counted leave gaps
+    mine = torch.split(order.argsort(), [len(labels) for labels in known])[rank()]
+    return RankDealer(dealer, torch.cat(known)[order], mine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -118,6 +119,27 @@ class RankDealer(Dealer):
         both = (self._groups, self._permuted)
         groups, permuted = (None if t is None else t[..., rows].to(labels.device) for t in both)
         return Dealt(labels, groups, permuted)
+
+
+class DealerFrom(Dealer):
+    """Deals as the one that would have dealt the batches `before` first; remembers what it dealt itself."""
+
+    def __init__(self, whole: Dealer, before: Sequence[Tensor]) -> None:
+        self.whole, self.before = whole, before
+        self.classes, self.groups, self.permuted = whole.classes, whole.groups, whole.permuted
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a pass."""
+        self.dealt: list[Tensor] = []
+        self.whole.restart()
+        for labels in self.before:
+            self.whole.deal(labels)
+
+    def deal(self, labels: Tensor) -> Dealt:
+        """The labels of the next batch."""
+        self.dealt.append(labels.cpu())
+        return self.whole.deal(labels)
 
 
 class DesignRows:
