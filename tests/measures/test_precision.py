@@ -174,3 +174,21 @@ def test_a_first_row_far_from_its_class_costs_no_digits(monkeypatch, far):
     assert residuals is not None
     assert bool(is_far) == far
     assert plain == pytest.approx(separation_fuzziness(x.double(), y), rel=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e25, 1e-25])
+def test_sums_that_a_gpu_leaves_out_change_nothing_of_very_large_or_small_features(monkeypatch, scale):
+    """Squares of such features leave float32: their lengths are float64, and read twice."""
+    generator = torch.Generator().manual_seed(0)
+    K, n, d = 70, 1400, 90
+    y = torch.arange(n) % K
+    x = torch.randn(K, d, generator=generator)[y] + 0.1 * torch.randn(n, d, generator=generator)
+    x = (x.double() * scale).float()
+    expected, known, found_by = measure(x, y), [], at_hand._known_residuals
+    monkeypatch.setattr(at_hand, "SLOW_SUMS", {"cpu"})
+    monkeypatch.setattr(at_hand, "_known_residuals", lambda *given: known.append(found_by(*given)) or known[-1])
+    found = measure(x, y)
+    assert known[0][0] is not None
+    assert found["cdnv"] == pytest.approx(oracle.cdnv(x, y, K, np.longdouble), rel=TOLERANCE)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-6), name

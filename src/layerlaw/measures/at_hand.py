@@ -239,7 +239,7 @@ def _known_residuals(centers: Centers, lengths: Tensor, y: Tensor) -> tuple[Tens
     if centers.dtype == torch.float64 or K < MANY:
         return None, None
     first = y.new_full((K,), n).scatter_reduce_(0, y, torch.arange(n, device=y.device), "amin")
-    squares = double(lengths).square_()
+    squares = double(lengths).square()  # lengths of extreme features are float64 already, and are read again
     usual = torch.zeros_like(centers.counts).index_add_(0, y, squares) / centers.counts
     far = (squares[first.clamp_max(n - 1)] > FAR_FIRST * usual).any()
     return centers.expected_residuals * centers.counts.unsqueeze(-1), far
