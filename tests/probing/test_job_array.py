@@ -584,7 +584,7 @@ def test_another_version_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyP
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     monkeypatch.undo()
     with pytest.raises(
-        DataError, match=r"got version 2 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
+        DataError, match=r"got version 3 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
     ):
         probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)
 

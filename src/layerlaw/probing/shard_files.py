@@ -42,7 +42,7 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 
-FORMAT, VERSION = "layerlaw shard", 2
+FORMAT, VERSION = "layerlaw shard", 3
 STAGES: tuple[str, ...] = ("labels", "sums", "scatters")
 NAME = re.compile(r"(labels|sums|scatters)-(\d+)-of-(\d+)\.safetensors")
 MOST_SHARDS = 100_000
