@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
 from disk import full_disk
+from layerlaw import provenance
 from layerlaw.errors import DataError, InputError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing import merge, probe_shard
 from layerlaw.probing.job_array import ShardDone
@@ -286,6 +287,30 @@ def test_another_measurement_needs_a_folder_of_its_own(
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     with pytest.raises(DataError, match=message):
         probe_shard(model, data, shard=(2, 2), state=tmp_path, **HOW | how)
+
+
+def test_other_weights_are_noticed_of_a_model_too_large_for_the_checksum_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "DIGEST_BYTES", 100)
+    probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path / "other", **HOW)
+    with pytest.raises(DataError, match=r"shard 1 of 2 measured the same architecture with other weights \(FNN, "):
+        probe_shard(changed_weights(), (X, Y), shard=(2, 2), state=tmp_path / "other", **HOW)
+    alone = ll.probe(network(), (X, Y), **HOW)
+    assert alone.provenance["parameters_sha256"] is None
+    same(alone, merged(tmp_path, network(), (X, Y), 2, **HOW))
+
+
+def test_weights_that_cannot_be_read_are_refused_in_shards(tmp_path: Path) -> None:
+    """Others in another shard would not be noticed."""
+    model = network()
+    model.register_buffer("offloaded", torch.empty(3, device="meta"))
+    words = (
+        r"model: expected weights that can be read, .* got offloaded, sharded or quantized ones \(offloaded\)\. Load"
+    )
+    with pytest.raises(InputError, match=words):
+        probe_shard(model, (X, Y), shard=(1, 2), state=tmp_path / "array", **HOW)
+    assert not (tmp_path / "array").exists()
 
 
 def test_other_test_data_are_noticed(tmp_path: Path) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
+from layerlaw.errors import InputError
+from layerlaw.packed import digest_of
+from layerlaw.provenance import parameter_digest, unreadable
 from layerlaw.wording import counted
 
 if TYPE_CHECKING:
@@ -87,6 +92,21 @@ def then_what(shards: int, number: int, rounds: int, *, later: bool) -> str:
     if later:
         return f"\nThen merge: round {number + 1} is there."
     return f"\nThen run all {shards} once more, for round {number + 1}." * (number < rounds)
+
+
+def model_in_words(network: nn.Module, known: Mapping[str, Any]) -> str:
+    """What tells a model from that of another shard; `known` is what a record says of it. Reads all weights."""
+    weights = known["parameters_sha256"] or parameter_digest(network, whole=True)
+    if weights is None:
+        names = unreadable(network)
+        some = ", ".join(names[:1]) + f" and {len(names) - 1} more" * (len(names) > 1)
+        why = "weights that can be read, since a checksum tells shards of other weights"
+        cure = (
+            "Load all weights onto one device as plain tensors, or measure in one job, with layerlaw.probe or torchrun"
+        )
+        raise InputError(f"model: expected {why}, got offloaded, sharded or quantized ones ({some}). {cure}.")
+    modules = digest_of(repr(network))[:12]  # activations, eps: what no parameter tells
+    return f"{known['model']}, {known['parameters']:,} parameters{SHA}{weights}{MODULES}{modules}"
 
 
 def difference(what: str, here: Any, there: Any) -> str:
