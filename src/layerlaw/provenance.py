@@ -67,21 +67,28 @@ def worked_out(about: dict[str, Any]) -> dict[str, Any]:
     return {key: value.value() if isinstance(value, Later) else value for key, value in about.items()}
 
 
-def parameter_digest(network: nn.Module) -> str | None:
+def parameter_digest(network: nn.Module, *, whole: bool = False) -> str | None:
     """A checksum of all parameters and buffers; `None` where they are elsewhere or larger than is quickly read.
 
-    Nor is there one where they are held in a form that has no bytes to read, as some quantized weights are.
+    Nor is there one where they are held in a form that has no bytes to read, as some quantized weights are. `whole`: of
+    large ones, too, which are read one after the other.
     """
     modules = walk(network)
-    return _digest([*parameters_in(modules), *buffers_in(modules)])
+    return _digest([*parameters_in(modules), *buffers_in(modules)], whole=whole)
 
 
-def _digest(tensors: Sequence[Tensor]) -> str | None:
+def unreadable(network: nn.Module) -> list[str]:
+    """The names of parameters and buffers of which there is no checksum, whatever their size."""
+    named = (*network.named_parameters(), *network.named_buffers())
+    return [name for name, tensor in named if _digest([tensor], whole=True) is None]
+
+
+def _digest(tensors: Sequence[Tensor], *, whole: bool = False) -> str | None:
     others = [t for t in tensors if type(t) not in PLAIN]
     elsewhere = any(t.is_meta for t in tensors) or any(
         hasattr(t, "full_tensor") for t in others
     )  # offloaded or sharded
-    if elsewhere or sum(t.nbytes for t in tensors) > DIGEST_BYTES:
+    if elsewhere or (not whole and sum(t.nbytes for t in tensors) > DIGEST_BYTES):
         return None
     try:
         return sha256(map(_bytes, _on_host(tensors)))

@@ -1,11 +1,16 @@
 """Hard cases in float32 against a longdouble oracle on the very same numbers: relative error at most 1e-6."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
 
 import oracle
+from layerlaw.errors import FeatureError
 from layerlaw.measures import at_hand, cdnv, measure, separation_fuzziness
+from layerlaw.stats import ClassSums, find_centers
+from layerlaw.stats.spectrum import beside
 
 TOLERANCE = 1e-6
 
@@ -174,3 +179,58 @@ def test_a_first_row_far_from_its_class_costs_no_digits(monkeypatch, far):
     assert residuals is not None
     assert bool(is_far) == far
     assert plain == pytest.approx(separation_fuzziness(x.double(), y), rel=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e25, 1e-25])
+def test_sums_that_a_gpu_leaves_out_change_nothing_of_very_large_or_small_features(monkeypatch, scale):
+    """Squares of such features leave float32: their lengths are float64, and read twice."""
+    generator = torch.Generator().manual_seed(0)
+    K, n, d = 70, 1400, 90
+    y = torch.arange(n) % K
+    x = torch.randn(K, d, generator=generator)[y] + 0.1 * torch.randn(n, d, generator=generator)
+    x = (x.double() * scale).float()
+    expected, known, found_by = measure(x, y), [], at_hand._known_residuals
+    monkeypatch.setattr(at_hand, "SLOW_SUMS", {"cpu"})
+    monkeypatch.setattr(at_hand, "_known_residuals", lambda *given: known.append(found_by(*given)) or known[-1])
+    found = measure(x, y)
+    assert known[0][0] is not None
+    assert found["cdnv"] == pytest.approx(oracle.cdnv(x, y, K, np.longdouble), rel=TOLERANCE)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-6), name
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-6], ids=["as they are", "centered first"])
+def test_what_is_made_beside_the_products_keeps_its_memory_and_takes_one_stream_for_all_calls(monkeypatch, spread):
+    """As on a GPU, whose allocator keeps memory for every stream, and may use again what no stream is said to read."""
+    streams, recorded, waited = [], set(), []
+
+    class Stream:
+        def __init__(self, device):
+            streams.append(self)  # kept, so that no two have one id
+
+        def wait_stream(self, other):
+            waited.append((self, other))
+
+    here = Stream(None)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: here)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.add((id(tensor), id(stream))))
+    beside.cache_clear()
+    x, y = oracle.blobs([20, 20, 20], 6, spread=spread, offset=0.0 if spread == 1 else 1e6)
+    for _ in range(2):
+        recorded.clear()
+        found, centers, _ = at_hand._looked_at(x, y, find_centers(ClassSums.of(x, y, 3)))
+        made = [found, *(part for part in vars(centers).values() if isinstance(part, torch.Tensor))]
+        assert len(made) > 13  # with what properties have found
+        assert {(id(part), id(here)) for part in made} <= recorded
+        assert waited[-1] == (here, streams[1])
+    assert (centers.origin is None) == (spread == 1)
+    torch.testing.assert_close(centers.original_means, torch.stack([x[y == k].mean(0) for k in range(3)]))
+    assert len(streams) == 2  # `here` among them
+    far = torch.ones(60, 6) * 1e6 + torch.randn(60, 6, generator=torch.Generator().manual_seed(0)) * 0.1
+    first = find_centers(ClassSums.of(far, y, 3))
+    with pytest.raises(FeatureError, match="lose digits to the rounding"):
+        at_hand._looked_at(far, y, first)
+    assert waited[-1] == (here, streams[1])
+    beside.cache_clear()

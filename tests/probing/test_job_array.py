@@ -14,9 +14,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
 from disk import full_disk
+from layerlaw import provenance
 from layerlaw.errors import DataError, InputError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing import merge, probe_shard
 from layerlaw.probing.job_array import ShardDone
+from layerlaw.probing.shard_files import ShardFolder
 
 pytest.importorskip("safetensors")
 
@@ -44,6 +46,11 @@ def merged(folder: Path, model: nn.Module, data: Any, n: int, **how: Any) -> ll.
         done = all_shards(folder, model, data, n, **how)
         if done.round == done.rounds and not done.missing:
             return merge(folder)
+
+
+def command_of(folder: Path, shard: int) -> str:
+    """What runs one of three shards."""
+    return f"  probe_shard(model, data, shard=({shard}, 3), state={str(folder)!r})"
 
 
 def apart(a: Any, b: Any) -> float:
@@ -288,6 +295,30 @@ def test_another_measurement_needs_a_folder_of_its_own(
         probe_shard(model, data, shard=(2, 2), state=tmp_path, **HOW | how)
 
 
+def test_other_weights_are_noticed_of_a_model_too_large_for_the_checksum_of_a_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "DIGEST_BYTES", 100)
+    probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path / "other", **HOW)
+    with pytest.raises(DataError, match=r"shard 1 of 2 measured the same architecture with other weights \(FNN, "):
+        probe_shard(changed_weights(), (X, Y), shard=(2, 2), state=tmp_path / "other", **HOW)
+    alone = ll.probe(network(), (X, Y), **HOW)
+    assert alone.provenance["parameters_sha256"] is None
+    same(alone, merged(tmp_path, network(), (X, Y), 2, **HOW))
+
+
+def test_weights_that_cannot_be_read_are_refused_in_shards(tmp_path: Path) -> None:
+    """Others in another shard would not be noticed."""
+    model = network()
+    model.register_buffer("offloaded", torch.empty(3, device="meta"))
+    words = (
+        r"model: expected weights that can be read, .* got offloaded, sharded or quantized ones \(offloaded\)\. Load"
+    )
+    with pytest.raises(InputError, match=words):
+        probe_shard(model, (X, Y), shard=(1, 2), state=tmp_path / "array", **HOW)
+    assert not (tmp_path / "array").exists()
+
+
 def test_other_test_data_are_noticed(tmp_path: Path) -> None:
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, test=(X, Y), **HOW)
     with pytest.raises(DataError, match="shard 1 of 2 measured other test data"):
@@ -491,6 +522,44 @@ def test_a_deleted_file_of_an_earlier_round_needs_no_later_one(tmp_path: Path, l
         assert merge(tmp_path).columns == alone.columns
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_shard_whose_files_are_gone_needs_its_own_rounds_alone(tmp_path: Path, loaded: bool) -> None:
+    data = DataLoader(TensorDataset(X, Y), 40) if loaded else (X, Y)
+    how = {"progress": False, "uncertainty": True} | ({} if loaded else {"batch_size": 40})
+    alone = merged(tmp_path, network(), data, 3, **how)
+    for file in tmp_path.glob("*-2-of-3*.safetensors"):
+        file.unlink()
+    for number in range(1, 4 if loaded else 3):
+        rounds, last = (3, number == 3) if loaded else (2, number == 2)
+        with pytest.raises(DataError, match=rf"shard 2 of 3 has not done round {number} of {rounds} \(") as error:
+            merge(tmp_path)
+        commands, then = (
+            str(error.value).split(f"run round {number}:\n")[1],
+            f"Then run shard 2 once more, for round {number + 1}.",
+        )
+        assert commands == f"{command_of(tmp_path, 2)}{'' if last else chr(10) + then}"
+        done = probe_shard(network(), data, shard=(2, 3), state=tmp_path, **how)
+        assert (done.measured, done.round) == (True, number)
+        _, *told = str(done).splitlines()
+        alone_next = [f"next: round {number + 1} of shard 2 alone:", command_of(tmp_path, 2)]
+        assert told == ([f"next: layerlaw merge {tmp_path}"] if last else alone_next)
+    assert apart(alone.column("separation"), merge(tmp_path).column("separation")) == 0
+
+
+def test_scatters_around_sums_that_are_gone_are_measured_again_with_those_of_their_shard(tmp_path: Path) -> None:
+    plain = HOW | {"uncertainty": False}
+    merged(tmp_path, network(), (X, Y), 3, **plain)
+    for shard in (1, 3):  # as if they had been measured around other sums
+        folder = ShardFolder(tmp_path, 3, "")
+        tensors, facts = folder.read("scatters", shard)
+        del facts["sha256"]
+        folder.write("scatters", shard, tensors, facts | {"around": "others"})
+    for file in tmp_path.glob("*-2-of-3*.safetensors"):
+        file.unlink()
+    done = probe_shard(network(), (X, Y), shard=(2, 3), state=tmp_path, **plain)
+    assert "next: the same commands once more, of all shards (round 2)" in str(done)
+
+
 @pytest.mark.parametrize("name", ["sums-2-of-2.data-0", "scatters-2-of-2", "scatters-2-of-2.data-0"])
 def test_a_shard_that_is_done_names_the_damaged_file_of_another(tmp_path: Path, name: str) -> None:
     file = two_rounds(tmp_path) / f"{name}.safetensors"
@@ -584,7 +653,7 @@ def test_another_version_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyP
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     monkeypatch.undo()
     with pytest.raises(
-        DataError, match=r"got version 2 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
+        DataError, match=r"got version 3 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
     ):
         probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)
 

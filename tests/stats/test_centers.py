@@ -6,7 +6,7 @@ import torch
 
 import oracle
 from layerlaw.stats import Centers, ClassSums, find_centers
-from layerlaw.stats.centers import class_weights, helmert_contrasts
+from layerlaw.stats.centers import _digest, class_weights, helmert_contrasts
 
 CASES = [([20, 20, 20], 7), ([40, 10, 3, 1], 9), ([10, 12, 9, 8, 11], 2), ([10, 30], 5), ([10, 30], 1)]
 
@@ -155,6 +155,29 @@ def test_digests_tell_centers_apart() -> None:
     assert torch.equal(own, find_centers(ClassSums.of(x, y, 3)).digest)
     for other in others:
         assert not torch.allclose(own, other, rtol=1e-9, atol=1e-12)
+
+
+def test_digests_tell_means_from_their_transpose_and_classes_that_are_moved_on() -> None:
+    """Their global means and scales are the same ones."""
+    y = torch.arange(30) % 3
+    on = torch.eye(3, dtype=torch.float64)[[1, 2, 0]]
+    uneven = torch.tensor([[0.0, 2.0, 1.0], [1.0, 0.0, 2.0], [2.0, 1.0, 0.0]], dtype=torch.float64)  # rows, columns: 3
+    for means, others in ((on, on.T), (on, on[[2, 0, 1]]), (uneven, uneven.T)):
+        one, other = (find_centers(ClassSums.of(points[y], y, 3)) for points in (means, others))
+        assert not torch.equal(one.means, other.means)
+        torch.testing.assert_close(one.mean, other.mean)
+        torch.testing.assert_close(one.scales, other.scales)
+        assert not torch.allclose(one.digest, other.digest, rtol=1e-9, atol=1e-12)
+
+
+def test_a_digest_is_the_same_beside_others_and_of_a_single_class() -> None:
+    sites = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    together = _digest(sites, sites.mean(-2), sites[..., 0])
+    alone = [_digest(site, site.mean(-2), site[..., 0]) for site in sites]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-13, atol=1e-13)
+    for shape in ((1, 5), (0, 3, 5), (2, 4, 3, 5)):
+        points = torch.ones(shape, dtype=torch.float64)
+        assert _digest(points, points.mean(-2), points[..., 0]).shape == (*shape[:-2], 3)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

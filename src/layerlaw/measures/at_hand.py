@@ -23,6 +23,7 @@ from layerlaw.stats.limits import NO_SCALE, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, foreign, full_precision, native, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
+from layerlaw.stats.spectrum import beside
 from layerlaw.stats.sums import MANY
 
 ALIKE = 1e-6  # of the largest eigenvalue of the targets' correlations: below, products of targets lose digits
@@ -220,12 +221,17 @@ def _statistics(
 
 def _looked_at(x: Tensor, y: Tensor, first: Centers) -> tuple[Tensor, Centers, tuple[Tensor, Tensor]]:
     """What `careful_centers` gives, and the products around the first centers, which a GPU works on meanwhile."""
-    here, beside = torch.cuda.current_stream(x.device), torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
-    beside.wait_stream(here)
+    here, aside = torch.cuda.current_stream(x.device), beside(x.device)
+    aside.wait_stream(here)
     ahead = project(x, y, Frame.of(first))
-    with torch.cuda.stream(beside):
-        x, centers = careful_centers(x, y, first)
-    here.wait_stream(beside)
+    try:
+        with torch.cuda.stream(aside):
+            x, centers = careful_centers(x, y, first)
+    finally:
+        here.wait_stream(aside)  # also behind an error: what it reads is let go of
+    for made in (x, *vars(centers).values()):  # fields, and what properties have found
+        if isinstance(made, Tensor) and made.device == x.device:
+            made.record_stream(here)  # else its memory is used again while it is read here
     return x, centers, ahead
 
 
@@ -239,7 +245,7 @@ def _known_residuals(centers: Centers, lengths: Tensor, y: Tensor) -> tuple[Tens
     if centers.dtype == torch.float64 or K < MANY:
         return None, None
     first = y.new_full((K,), n).scatter_reduce_(0, y, torch.arange(n, device=y.device), "amin")
-    squares = double(lengths).square_()
+    squares = double(lengths).square()  # lengths of extreme features are float64 already, and are read again
     usual = torch.zeros_like(centers.counts).index_add_(0, y, squares) / centers.counts
     far = (squares[first.clamp_max(n - 1)] > FAR_FIRST * usual).any()
     return centers.expected_residuals * centers.counts.unsqueeze(-1), far

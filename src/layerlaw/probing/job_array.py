@@ -33,7 +33,7 @@ from layerlaw.probing import shard_files
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Prober
 from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, Shard, ShardFolder, merge, read_all, seal_of
-from layerlaw.probing.shard_words import MODULES, ShardDone
+from layerlaw.probing.shard_words import ShardDone, behind, model_in_words
 from layerlaw.probing.shards import ENOUGH
 from layerlaw.probing.sources import part_of, places_in, source_of, steady_first
 from layerlaw.probing.state import Split, State, first_pass, second_pass, taken_over
@@ -185,8 +185,7 @@ class _Shard:
         options, plan, known = prober.options, prober.plan, model_provenance(prober.network)
         where = digest_of(shard_files.plain((plan.sites, plan.classifier, plan.reads, plan.scores)))[:12]
         self.identity |= {
-            "model": f"{known['model']}, {known['parameters']:,} parameters, sha256 {known['parameters_sha256']}"
-            f"{MODULES}{digest_of(repr(prober.network))[:12]}",  # activations, eps: what no parameter tells
+            "model": model_in_words(prober.network, known),
             "options": {name: getattr(options, name) for name in OPTIONS},
             "sites": f"{len(plan.sites)} sites ({plan.rule}), sha256 {where}",
             "classes": f"{prober.classes.K}, sha256 {digest_of(shard_files.plain(prober.classes))[:12]}",
@@ -217,14 +216,16 @@ class _Shard:
         raise _Left(self._done(len(self.stages), False, folder.missing("scatters")))
 
     def _done(self, number: int, measured: bool, missing: Sequence[int]) -> ShardDone:
-        stage, folder, ahead, damaged = self.stages[number - 1], self.folder, False, ""
+        stage, folder, ahead, damaged, lacking = self.stages[number - 1], self.folder, False, "", (0, list[int]())
         try:
             if not missing:
                 check_files(folder, stage, read_sums=not measured)
             ahead = goes_on(folder, stage)
+            some = len(folder.missing("scatters")) < folder.shards and not folder.missing("sums")
+            lacking = behind(folder, self.stages, number, seal_of(read_all(folder, "sums")) if some else "")
         except DataError as error:  # what this shard itself had to do is done
             damaged = str(error)
-        told = (tuple(missing), folder, WORK[stage], ahead, damaged)
+        told = (tuple(missing), folder, WORK[stage], ahead, damaged, lacking)
         return ShardDone(self.shard, number, len(self.stages), measured, *told)
 
     def _read_labels(self, prober: Prober, state: State) -> None:

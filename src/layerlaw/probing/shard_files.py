@@ -30,7 +30,7 @@ from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Options, Prober, _leave, let_go
-from layerlaw.probing.shard_words import SHOWN, cure_of, difference, listed_shards, not_done, then_what
+from layerlaw.probing.shard_words import SHOWN, behind, cure_of, difference, listed_shards, not_done, then_what
 from layerlaw.probing.state import Split, State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import choose
@@ -42,7 +42,7 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 
-FORMAT, VERSION = "layerlaw shard", 2
+FORMAT, VERSION = "layerlaw shard", 3
 STAGES: tuple[str, ...] = ("labels", "sums", "scatters")
 NAME = re.compile(r"(labels|sums|scatters)-(\d+)-of-(\d+)\.safetensors")
 MOST_SHARDS = 100_000
@@ -353,7 +353,7 @@ def finished(path: Path) -> ShardFolder:
     for number, stage in enumerate(stages, 1):
         if stage not in unneeded and (missing := folder.missing(stage)):
             which = not_done(missing, folder.shards, number, len(stages))
-            after = then_what(folder.shards, number, len(stages), later=later and stage == "sums")
+            after = then_what(folder.shards, number, len(stages), behind(folder, stages, number))
             run = f"run round {number}:\n{folder.commands(missing)}{after}"
             raise DataError(f"{path}: expected all shards to be done, but {which} ({WORK[stage]}): {run}")
     return folder

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
+from layerlaw.errors import InputError
+from layerlaw.packed import digest_of
+from layerlaw.provenance import parameter_digest, unreadable
 from layerlaw.wording import counted
 
 if TYPE_CHECKING:
@@ -30,7 +35,8 @@ class ShardDone:
     """What one shard has done, in which round of how many; `missing` are the shards that have not finished that round.
 
     `measured`: whether it was done now, and not found in the folder. `ahead`: whether what later rounds leave is there
-    already. `damaged`: in words, a file of another shard that is. As text it says what to do next.
+    already; `behind`: the next round that shards lack, and which do. `damaged`: in words, a file of another shard that is.
+    As text it says what to do next.
     """
 
     shard: int
@@ -42,12 +48,16 @@ class ShardDone:
     work: str
     ahead: bool = False
     damaged: str = ""
+    behind: tuple[int, Sequence[int]] = (0, ())
 
     def __str__(self) -> str:
         n, at = self.folder.shards, f"round {self.round} of {self.rounds} ({self.work})"
         did = "done, saved in" if self.measured else "was done already, in"
         lines = [f"shard {self.shard}/{n}, {at}: {did} {self.folder.path}"]
         goal = f"the same commands once more, of all shards (round {self.round + 1})"
+        later, lacking = self.behind
+        if 0 < len(lacking) < n:
+            goal = f"round {later} of {listed_shards(lacking, 'shard')} alone:\n{self.folder.commands(lacking)}"
         if self.round == self.rounds or self.ahead:
             goal = f"layerlaw merge {shlex.quote(str(self.folder.path))}"
         if self.damaged:
@@ -78,15 +88,49 @@ def not_done(missing: Sequence[int], shards: int, number: int, rounds: int) -> s
     return f"{listed_shards(missing, 'shard')} of {shards} {have} not done round {number} of {rounds}"
 
 
-def then_what(shards: int, number: int, rounds: int, *, later: bool) -> str:
-    """What is to be done behind the commands that make up for a round, on a line of its own, where the next is not there.
+def behind(folder: ShardFolder, stages: Sequence[str], number: int, seal: str = "") -> tuple[int, list[int]]:
+    """The first round behind round `number` that shards have not done, and these shards; (0, []) where there is none.
 
-    >>> then_what(3, 1, 2, later=False)
-    '\\nThen run all 3 once more, for round 2.'
+    `seal`, where it is known: that of the sums which are there. Scatters around others are to be measured again.
     """
-    if later:
-        return f"\nThen merge: round {number + 1} is there."
-    return f"\nThen run all {shards} once more, for round {number + 1}." * (number < rounds)
+    for later, stage in enumerate(stages[number:], number + 1):
+        lacking = folder.missing(stage)
+        if seal and stage == "scatters":
+            there = [shard for shard in range(1, folder.shards + 1) if shard not in lacking]
+            lacking += [shard for shard in there if folder.read(stage, shard)[1]["around"] != seal]
+        if lacking:
+            return later, sorted(lacking)
+    return 0, []
+
+
+def then_what(shards: int, number: int, rounds: int, behind: tuple[int, Sequence[int]]) -> str:
+    """What is to be done behind the commands that make up for a round, on a line of its own; `behind` as that finds it.
+
+    >>> then_what(3, 1, 2, (2, [1, 2, 3])), then_what(3, 1, 2, (2, [2]))
+    ('\\nThen run all 3 once more, for round 2.', '\\nThen run shard 2 once more, for round 2.')
+    >>> then_what(3, 1, 2, (0, [])), then_what(3, 2, 2, (0, []))
+    ('\\nThen merge: round 2 is there.', '')
+    """
+    later, lacking = behind
+    if not lacking:
+        return f"\nThen merge: round {number + 1} is there." * (number < rounds)
+    which = f"all {shards}" if len(lacking) == shards else listed_shards(lacking, "shard")
+    return f"\nThen run {which} once more, for round {later}."
+
+
+def model_in_words(network: nn.Module, known: Mapping[str, Any]) -> str:
+    """What tells a model from that of another shard; `known` is what a record says of it. Reads all weights."""
+    weights = known["parameters_sha256"] or parameter_digest(network, whole=True)
+    if weights is None:
+        names = unreadable(network)
+        some = ", ".join(names[:1]) + f" and {len(names) - 1} more" * (len(names) > 1)
+        why = "weights that can be read, since a checksum tells shards of other weights"
+        cure = (
+            "Load all weights onto one device as plain tensors, or measure in one job, with layerlaw.probe or torchrun"
+        )
+        raise InputError(f"model: expected {why}, got offloaded, sharded or quantized ones ({some}). {cure}.")
+    modules = digest_of(repr(network))[:12]  # activations, eps: what no parameter tells
+    return f"{known['model']}, {known['parameters']:,} parameters{SHA}{weights}{MODULES}{modules}"
 
 
 def difference(what: str, here: Any, there: Any) -> str:

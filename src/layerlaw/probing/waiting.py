@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from layerlaw.stats.passes import Dealt, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
 from layerlaw.stats.regression import SecondRegression
+from layerlaw.stats.spectrum import beside
 
 MOST = {"cuda": 2**30}  # bytes of features that wait, by the kind of the device; on others none do
 ENOUGH = 4096  # samples, whose work is more than the calls
@@ -48,16 +48,11 @@ class Meanwhile:
         if self._before is None:
             yield
             return
-        stream = _beside(self._device)
+        stream = beside(self._device)
         stream.wait_event(self._before)
         with torch.cuda.stream(stream):
             yield
         stream.synchronize()
-
-
-@cache
-def _beside(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Waiting:

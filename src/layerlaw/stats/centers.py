@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from layerlaw.stats.precision import beyond_float32
-from layerlaw.stats.spectrum import FEW, right_singular
+from layerlaw.stats.spectrum import FEW, marks, right_singular
 from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
@@ -293,16 +293,13 @@ def rounding_scale(
 
 
 def _digest(centered: Tensor, mean: Tensor, scales: Tensor) -> Tensor:
-    """Three numbers (…, 3); the global mean apart, so that an offset does not drown the differences."""
-    rows, columns = (_marks(n, mean.device) for n in centered.shape[-2:])
+    """Three numbers (…, 3); the global mean apart, so that an offset does not drown the differences.
+
+    Rows have other marks than columns: with the same ones a matrix and its transpose would be one.
+    """
+    K, d = centered.shape[-2:]
+    rows, columns = marks(K, mean.device, step=2**0.5), marks(d, mean.device)
     return torch.stack([mean @ columns, rows @ centered @ columns, scales.sum(-1)], -1)
-
-
-@lru_cache(maxsize=16)
-def _marks(n: int, device: torch.device) -> Tensor:
-    """Numbers (n,) without a pattern."""
-    with torch.inference_mode(False):  # they may be used outside of one
-        return torch.arange(1.0, n + 1, dtype=torch.float64, device=device).cos_()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ those of s below 1e-3·s₁ have lost more than six of sixteen digits. Where the
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -166,8 +166,24 @@ def _each_in_steps(A: Tensor, floor: Tensor | None) -> tuple[Tensor, Tensor]:
 def _workers(device: torch.device) -> tuple[ThreadPoolExecutor, list[torch.cuda.Stream]]:
     """Threads, with a stream for each. Torch loads what it solves these with at the first call, which must not be two."""
     torch.linalg.qr(torch.linalg.eigh(torch.ones(1, 1, dtype=torch.float64, device=device))[1])
-    streams = [torch.cuda.Stream(device) for _ in range(AT_ONCE)]  # type: ignore[no-untyped-call]
+    streams = [beside(device, number) for number in range(1, AT_ONCE + 1)]
     return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="layerlaw-spectrum"), streams
+
+
+@cache
+def beside(device: torch.device, number: int = 0) -> torch.cuda.Stream:
+    """A stream on which a GPU works beside the current one; always the same, since memory is kept for each of them."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+@lru_cache(maxsize=32)
+def marks(n: int, device: torch.device, *, step: float = 1.0) -> Tensor:
+    """Numbers (n,) without a pattern; of another `step` others.
+
+    Made on the CPU: they are the same on all devices, and on a GPU before any of its streams can read them.
+    """
+    with torch.inference_mode(False):  # they may be used outside of one
+        return torch.arange(1.0, n + 1, dtype=torch.float64).mul_(step).cos_().to(device)
 
 
 def _size(A: Tensor) -> Tensor:
