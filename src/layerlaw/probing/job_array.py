@@ -1,8 +1,9 @@
 """One measurement as a job array: every job takes its share of the batches; files in a folder carry sums to the next round.
 
-Jobs never wait for each other: the same command, run again when all are done, goes on with the next round. Round 1 adds up classes (or products with targets), round 2 scatters around the centers of all shards, and `merge` makes the
-record of one run. Where groups or permuted labels are dealt and the labels are not known beforehand, a round comes before
-them that reads the labels: a sample is dealt by its place among all of them, whoever measures it.
+Jobs never wait for each other: the same command, run again when all are done, goes on with the next round. Round 1 adds up
+classes (or products with targets), round 2 scatters around the centers of all shards, and `merge` makes the record of one
+run. Where groups or permuted labels are dealt and the labels are not known beforehand, a round comes before them that reads
+the labels: a sample is dealt by its place among all of them, whoever measures it.
 """
 
 from __future__ import annotations
