@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from layerlaw.module_tree import buffers_in, named, parameters_in, walk
+from layerlaw.module_tree import buffers_in, class_of, named, parameters_in, walk
 
 
 class Shared(nn.Module):
@@ -49,3 +49,17 @@ def test_a_module_that_holds_itself_is_found_once() -> None:
     network = nn.Sequential(nn.Linear(2, 2))
     network._modules["self"] = network
     assert len(walk(network)) == len(named(network)) == 2
+
+
+def test_only_a_class_that_torch_made_to_shard_another_has_the_name_of_that_one() -> None:
+    class FSDPLinear(nn.Linear):
+        """Of a user."""
+
+    class FSDPShared(Shared, nn.Module):
+        """Of two classes, the second of which its name does not end with."""
+
+    assert class_of(FSDPLinear(2, 2)) is FSDPLinear
+    assert class_of(FSDPShared()) is FSDPShared
+    assert class_of(nn.DataParallel(nn.ReLU())) is nn.DataParallel
+    made = type("FSDPLinear", (FSDPLinear, nn.Linear), {"__module__": "torch.distributed.fsdp"})
+    assert class_of(made(2, 2)) is nn.Linear

@@ -47,6 +47,19 @@ def named(network: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
+def class_of(module: nn.Module) -> type[nn.Module]:
+    """The class that a module was made with: torch gives one whose weights it spreads over ranks (`fully_shard`) a class of
+    its own, of another name, made of that and of torch's.
+
+    >>> class_of(nn.ReLU()).__name__
+    'ReLU'
+    """
+    kind = type(module)
+    made = kind.__module__.startswith("torch.distributed.") and len(kind.__bases__) == 2
+    before = kind.__bases__[-1]
+    return before if made and issubclass(before, nn.Module) and kind.__name__.endswith(before.__name__) else kind
+
+
 def parameters_in(modules: list[nn.Module]) -> list[Tensor]:
     """The parameters of these modules, each once, as `network.parameters()` gives those of all of them."""
     return _each_once([tensor for module in modules for tensor in module._parameters.values()])

@@ -15,7 +15,7 @@ from torch import Tensor, cuda, nn
 
 from layerlaw.files import sha256
 from layerlaw.later import Later
-from layerlaw.module_tree import buffers_in, in_a_row, parameters_in, walk
+from layerlaw.module_tree import buffers_in, class_of, in_a_row, parameters_in, walk
 
 DIGEST_BYTES = 2 * 2**30
 SMALL = 2**20  # bytes of a tensor: to fetch a larger one takes longer than to ask for it
@@ -56,7 +56,7 @@ def model_provenance(model: nn.Module, *, waits: bool = False) -> dict[str, Any]
     parameters = parameters_in(modules)
     tensors = [*parameters, *buffers_in(modules)]
     return {
-        "model": type(model).__name__,
+        "model": class_of(model).__name__,
         "parameters": sum(p.numel() for p in parameters),
         "parameters_sha256": (_digest_later(tensors) if waits else None) or _digest(tensors),
     }

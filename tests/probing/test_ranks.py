@@ -200,6 +200,8 @@ def test_a_sharded_model_gives_the_numbers_of_a_whole_one(folder: Path) -> None:
     assert whole.sites[-1].values["nc3"] is not None
     for record in records(folder, "sharded"):
         assert_same(record, whole, 1e-5)
+        assert record.name == record.provenance["model"] == whole.name == "Sequential"
+        assert [site.type for site in record.sites] == [site.type for site in whole.sites]
 
 
 def test_a_rank_may_lack_a_class_but_not_all_ranks(folder: Path) -> None:

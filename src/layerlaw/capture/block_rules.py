@@ -19,6 +19,7 @@ from torch import nn
 from layerlaw.capture.hooks import Call
 from layerlaw.capture.modules import BARE
 from layerlaw.capture.trunk import Trunk
+from layerlaw.module_tree import class_of
 
 UNNAMED = "branch"  # the kind of a run that is not all of one module
 LARGEST_SHARE = 0.5  # with more of the layers between two neighboring points the trunk says little about the network
@@ -92,7 +93,7 @@ class Blocks:
         for run in self.runs:
             names = [] if run.call is not None else [call.name for call in self.layers[run.first]]
             held = [home for home in repeated if any(name.startswith(f"{home}.") for name in names)]
-            if len(held) > len({type(self.modules[home]) for home in held}):
+            if len(held) > len({class_of(self.modules[home]) for home in held}):
                 return f"{len(held)} repeated modules, '{held[0]}' and others, hand on several tensors"
         return ""
 
@@ -162,7 +163,7 @@ class Blocks:
         names = {call.name for call in layers}
         runs = []
         for call in self.calls:
-            if not call.name or type(call.module) in BARE or call.name in names or call.input is None:
+            if not call.name or class_of(call.module) in BARE or call.name in names or call.input is None:
                 continue
             first = self.trunk.position(call.input.node)
             ends = [(self.trunk.position(seen.node), pick) for pick, seen in enumerate(call.outputs)]
@@ -173,7 +174,7 @@ class Blocks:
             branched = any(part in self.branched for part in range(first, last))
             gate = all(self._part_of[layer.entered] in self.trunk.gates for layer in inside)
             if (len(inside) >= 2 or branched) and not gate:
-                kind = type(call.module).__name__
+                kind = class_of(call.module).__name__
                 runs.append(TrunkRun(call.name, call.title, kind, first, last, call.entered, branched, call, pick))
         return runs
 
@@ -193,7 +194,7 @@ class Blocks:
             own = own and (bool(calls) or not others)
             name = owner if own else layers[0].name
             title = (calls[-1].title if calls else owner) if own else f"{layers[0].title} … {layers[-1].title}"
-            kind = type(self.modules[name]).__name__ if own else UNNAMED
+            kind = class_of(self.modules[name]).__name__ if own else UNNAMED
             found.append(TrunkRun(name, title, kind, part, part + 1, layers[0].entered, True))
         return found
 
@@ -229,7 +230,11 @@ class Blocks:
         """Parts of one numbered list, such as [attention, feed-forward], are one block where several lists are made so."""
         homes: dict[str, list[TrunkRun]] = defaultdict(list)
         for run in runs:
-            if run.home.rpartition(".")[2].isdigit() and type(self.modules.get(run.home)) in BARE:
+            if (
+                run.home.rpartition(".")[2].isdigit()
+                and run.home in self.modules
+                and class_of(self.modules[run.home]) in BARE
+            ):
                 homes[run.home].append(run)
         sizes = [node.size for node in (self.trunk.nodes[point] for point in self.trunk.points)]
         several = {
@@ -283,7 +288,7 @@ def _common(names: Iterable[str]) -> str:
 def _kinds(module: nn.Module) -> set[str]:
     """What a module is made of: classes with weights, and all that are not of torch."""
     return {
-        type(part).__name__
+        class_of(part).__name__
         for part in module.modules()
         if not type(part).__module__.startswith("torch.nn") or any(p.dim() > 1 for p in part.parameters(recurse=False))
     }

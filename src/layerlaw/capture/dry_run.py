@@ -23,6 +23,7 @@ from layerlaw.capture.plan import Reduce, Site, reduced, samples_first
 from layerlaw.capture.scores import are_probabilities
 from layerlaw.capture.trunk import DataFlow, Trunk
 from layerlaw.errors import CaptureError
+from layerlaw.module_tree import class_of
 
 AFTER_LAST = "no weight layer's output is the model's output (a softmax or pooling may follow the last layer)"
 
@@ -181,7 +182,7 @@ class DryRun:
         last = _inside(call) if last is None else last
         last = tensor.dim() == 3 if last is None else last  # three axes are a sequence
         flat = reduced(tensor, self.reduce, channels_last=last, mask=self.mask)
-        kind, shape, size = type(call.module).__name__, tuple(tensor.shape[1:]), flat.element_size()
+        kind, shape, size = class_of(call.module).__name__, tuple(tensor.shape[1:]), flat.element_size()
         site = Site(
             call.title, call.name, at, call.number, kind, axis, fold, last, shape, flat.shape[1], size, pick=pick
         )

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.hooks import RemovableHandle
 
 from layerlaw.errors import CaptureError
-from layerlaw.module_tree import named
+from layerlaw.module_tree import class_of, named
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 BARE = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -167,7 +167,7 @@ def owns_weights(module: nn.Module) -> bool:
 
 def kind_without_layer(module: nn.Module) -> str:
     """Why a module with a weight may be no layer."""
-    name = type(module).__name__.lower()
+    name = class_of(module).__name__.lower()
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or "embedding" in name:
         return EMBEDDING
     if isinstance(module, NORMS) or ("norm" in name and "linear" not in name and "conv" not in name):
@@ -205,12 +205,12 @@ def block_names(modules: Mapping[str, nn.Module], fired: set[str], layers: Conta
     """The outermost modules of repeated classes that are no bare container and hold two or more weight layers."""
     inside = [name for name in modules if name in fired and name in layers]
     candidates = {
-        name: type(module)
+        name: class_of(module)
         for name, module in modules.items()
         if name in fired
         and name
         and module._modules
-        and type(module) not in BARE
+        and class_of(module) not in BARE
         and sum(layer.startswith(f"{name}.") for layer in inside) >= 2
     }
     repeated = {cls for cls, count in Counter(candidates.values()).items() if count >= 2}
@@ -226,9 +226,9 @@ def features_last(module: nn.Module) -> bool | None:
     """
     if isinstance(module, FEATURES_FIRST):
         return False
-    if isinstance(module, FEATURES_LAST) or type(module).__name__ == "Conv1D":  # Hugging Face's linear layer
+    if isinstance(module, FEATURES_LAST) or class_of(module).__name__ == "Conv1D":  # Hugging Face's linear layer
         return True
-    return True if type(module) in (nn.LayerNorm, nn.RMSNorm) else None  # subclasses may permute axes
+    return True if class_of(module) in (nn.LayerNorm, nn.RMSNorm) else None  # subclasses may permute axes
 
 
 def logits_of(output: Any) -> Tensor | None:
@@ -245,4 +245,4 @@ def classifier_weight(module: nn.Module) -> Tensor | None:
         return None
     full = getattr(weight, "full_tensor", None)  # a parameter that is sharded over ranks
     rows: Tensor = (full() if callable(full) else weight).detach().cpu().to(torch.float64)
-    return rows.mT if type(module).__name__ == "Conv1D" else rows  # Hugging Face keeps (inputs, outputs)
+    return rows.mT if class_of(module).__name__ == "Conv1D" else rows  # Hugging Face keeps (inputs, outputs)

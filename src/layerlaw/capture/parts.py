@@ -25,6 +25,7 @@ from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Call, Seen, trace
 from layerlaw.capture.modules import NORMS
 from layerlaw.capture.plan import Part, PartKind, Site
+from layerlaw.module_tree import class_of
 
 At = Literal["input", "output"]
 SiteOf = Callable[[str, int, At], Site | str]  # the site at a call of a module, or the reason why it cannot be one
@@ -79,7 +80,7 @@ def find_parts(
         for piece in watch.pieces(layer, chain[i + 1] if i + 1 < len(chain) else None):
             found = [_placed(bound, site_of, places) for bound in (piece.before, piece.after)]
             before, after = found
-            name, kind = (piece.call.title, type(piece.call.module).__name__) if piece.call else ("", "functions")
+            name, kind = (piece.call.title, class_of(piece.call.module).__name__) if piece.call else ("", "functions")
             if isinstance(before, Site) and isinstance(after, Site):
                 parts.append(Part(layer.title, piece.kind, name, kind, before, after))
             else:
@@ -210,7 +211,7 @@ def kind_of(call: Call) -> Literal["normalization", "nonlinearity"] | None:
         return None
     if type(module).__module__ == nn.ReLU.__module__:  # torch's own activations
         return "nonlinearity"
-    if isinstance(module, NORMS) or "norm" in type(module).__name__.lower() or hasattr(module, "running_mean"):
+    if isinstance(module, NORMS) or "norm" in class_of(module).__name__.lower() or hasattr(module, "running_mean"):
         return "normalization"
     if acts_alone(call.input.values, call.output.values):
         return "nonlinearity"

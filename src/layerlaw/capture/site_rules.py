@@ -25,6 +25,7 @@ from layerlaw.capture.scores import ScoreChoice, find_scores, main_output, told_
 from layerlaw.capture.tokens import token_use
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, check_choice
+from layerlaw.module_tree import class_of
 
 Pattern = str | type[nn.Module] | Callable[[str, nn.Module], bool]
 SiteChoice = Pattern | Sequence[Pattern]
@@ -162,7 +163,7 @@ class _Finder(DryRun):
             if not calls:
                 return [], ""
             titles, ends = [call.title for call in calls], [TensorPlace(call, "output") for call in calls]
-            kinds, entered = [type(call.module).__name__ for call in calls], min(call.entered for call in calls)
+            kinds, entered = [class_of(call.module).__name__ for call in calls], min(call.entered for call in calls)
             why = f", by repeated classes, since {self.no_trunk}"
         else:
             titles = [run.title for run in runs]

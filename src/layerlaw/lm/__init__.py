@@ -47,6 +47,7 @@ from layerlaw.lm.weights import (
     output_embedding,
     vocabulary_of,
 )
+from layerlaw.module_tree import class_of
 from layerlaw.probing.shards import check_same_text, same_network
 from layerlaw.progress import Progress
 from layerlaw.record import Record
@@ -210,7 +211,7 @@ def probe_lm(
             passes_note(plan, groups, memory_gib, passes),
             unnamed_sentinels(tokenizer) if task == "span" else "",
             AGAINST_ITS_WAY[task] if task != fits else "",
-            NO_HEAD.format(type(network).__name__) if head is None else "",
+            NO_HEAD.format(class_of(network).__name__) if head is None else "",
             one_branch_note(found),
         )
         offsets = tuple(sorted({target.offset for target in chosen} | ({0} if words else set())))

@@ -24,6 +24,7 @@ from layerlaw.capture.modules import matching, modules_of
 from layerlaw.capture.plan import Part, Plan, Site
 from layerlaw.errors import CaptureError, InputError, LayerlawError
 from layerlaw.lm.weights import weight_count
+from layerlaw.module_tree import class_of
 
 Norm = Literal["rms", "layer", "none"]
 LEAST_BLOCKS = 2
@@ -155,7 +156,7 @@ def _refuse_side_branches(modules: Mapping[str, nn.Module], steps: list[_Step], 
         return
     home = max(larger, key=lambda name: weight_count(modules[name]))
     children = list(modules[home].children())
-    what = f"'{home}' ({len(children)} of type {type(children[0]).__name__}), which holds most of the model"
+    what = f"'{home}' ({len(children)} of type {class_of(children[0]).__name__}), which holds most of the model"
     came = f"got {shapes[home]} in {what}"
     cure = "Name modules that give one state per token (blocks, or --blocks)"
     raise CaptureError(
@@ -170,7 +171,19 @@ def _described(
     batch, time, width = chosen[-1].shape
     norm_name, norm, eps = _norm_after(steps, (own or chosen)[-1])
     sites = tuple(
-        Site(c.title, c.name, "output", c.number, type(c.module).__name__, 0, 1, True, (width,), width, pick=step.pick)
+        Site(
+            c.title,
+            c.name,
+            "output",
+            c.number,
+            class_of(c.module).__name__,
+            0,
+            1,
+            True,
+            (width,),
+            width,
+            pick=step.pick,
+        )
         for step in chosen
         for c in [step.call]
     )
@@ -255,7 +268,7 @@ def _common_home(names: Sequence[str]) -> str:
 def _tree(modules: Mapping[str, nn.Module]) -> str:
     """The modules of a model, two levels deep, for an error."""
     lines = [
-        f"  {name}: {type(module).__name__}"
+        f"  {name}: {class_of(module).__name__}"
         for name, module in modules.items()
         if name and name.count(".") <= 2 and not name.rpartition(".")[2].isdigit()
     ]

@@ -32,6 +32,7 @@ from layerlaw.lm.claims import check_claims
 from layerlaw.lm.tokenizer import error_line, explained, knows_no_words, load_tokenizer, pretrained_tokenizer
 from layerlaw.lm.twins import plain_config, seeded
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
+from layerlaw.module_tree import class_of
 from layerlaw.packed import check_gguf, check_weight_files
 from layerlaw.threads import Counted
 
@@ -104,7 +105,7 @@ def load(
             told = "dtype, device_map and revision are for models that are loaded here"
             raise InputError(f"{told}; this one is loaded already.")
         known = getattr(getattr(model, "config", None), "_name_or_path", "")
-        return Loaded(model, own, name or Path(known).name or type(model).__name__, mask_id)
+        return Loaded(model, own, name or Path(known).name or class_of(model).__name__, mask_id)
     if not isinstance(model, (str, os.PathLike)):
         raise InputError(
             f"model: expected an nn.Module, a folder, a Hugging Face name or a GGUF file, got {type(model).__name__}."

@@ -23,6 +23,7 @@ from layerlaw.capture.modules import entering, modules_of, tensors_in
 from layerlaw.capture.plan import Part, PartKind, Site
 from layerlaw.errors import CaptureError
 from layerlaw.lm.blocks import BlockStack, explained
+from layerlaw.module_tree import class_of
 
 SubSites = Literal["blocks", "sub-blocks"]
 EXACT = 0.995  # of the entries of a sum have to be it but for rounding; a few may be rounded in another order
@@ -65,7 +66,7 @@ def with_sub_blocks(model: nn.Module, blocks: BlockStack, inputs: Mapping[str, A
     for end in blocks.sites:
         chain = chains[end.name][2]
         for branch, step in zip(_branches(end.module, chain), chain, strict=True) if len(chain) > 1 else ():
-            brief, kind = branch.removeprefix(f"{end.module}."), type(modules[branch]).__name__
+            brief, kind = branch.removeprefix(f"{end.module}."), class_of(modules[branch]).__name__
             site, place = end, step.after
             if step is not chain[-1]:
                 inner = replace(end, name=f"{end.name} after {brief}", type=kind, in_fit=False)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from layerlaw.errors import InputError
 from layerlaw.lm.weights import CLASSES_ELSEWHERE
+from layerlaw.module_tree import class_of
 
 TaskName = Literal["next", "masked", "span"]
 MASKED_SHARE = 0.15
@@ -40,7 +41,7 @@ def predicted_share(task: TaskName) -> float:
 
 def decides_classes(model: nn.Module) -> str:
     """A remark on a model that was trained to sort whole inputs into classes."""
-    name = type(model).__name__
+    name = class_of(model).__name__
     if not re.search(r"For\w*Classification$", name):
         return ""
     return f"{name} decides about classes; here only its states of single tokens are measured. {CLASSES_ELSEWHERE}."

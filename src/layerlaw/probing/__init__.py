@@ -19,6 +19,7 @@ from layerlaw.capture.plan import Plan, Reduce
 from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
+from layerlaw.module_tree import class_of
 from layerlaw.probing.aside import dealt_notes, doubt_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
@@ -227,7 +228,7 @@ def recorded(
         train, test = (split and split.without_decisions() for split in (train, test))  # type: ignore[assignment]
     plane_labels, words = run.classes.planes(train)
     return Record(
-        name=type(run.network).__name__,
+        name=class_of(run.network).__name__,
         kind=run.classes.kind,
         sites=_rows(run, train, test, null, weight),
         classes=list(run.classes.names),
