@@ -19,6 +19,8 @@ from layerlaw.errors import DataError, InputError, LabelError, MemoryBudgetError
 from layerlaw.probing import merge, probe_shard
 from layerlaw.probing.job_array import ShardDone
 from layerlaw.probing.shard_files import ShardFolder
+from layerlaw.stats import centers
+from layerlaw.stats.spectrum import right_singular
 
 pytest.importorskip("safetensors")
 
@@ -317,6 +319,26 @@ def test_weights_that_cannot_be_read_are_refused_in_shards(tmp_path: Path) -> No
     with pytest.raises(InputError, match=words):
         probe_shard(model, (X, Y), shard=(1, 2), state=tmp_path / "array", **HOW)
     assert not (tmp_path / "array").exists()
+
+
+@pytest.mark.parametrize("labels", [Y, TARGETS], ids=["classes", "targets"])
+def test_shards_may_find_the_other_signs_of_directions_as_another_device_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: torch.Tensor
+) -> None:
+    model, how = network(2 if labels is TARGETS else 3), HOW | {"uncertainty": True}
+    alone = ll.probe(model, (X, labels), **how)
+    all_shards(tmp_path, model, (X, labels), 2, **how)
+    for shard in (1, 2):
+        if shard == 2:  # as on a GPU, but turned round in any case
+            monkeypatch.setattr(centers, "right_singular", turned_round)
+        probe_shard(model, (X, labels), shard=(shard, 2), state=tmp_path, **how)
+    monkeypatch.undo()
+    same(alone, merge(tmp_path), within=1e-10)
+
+
+def turned_round(A: torch.Tensor, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    s, V = right_singular(A, **how)
+    return s, -V
 
 
 def test_other_test_data_are_noticed(tmp_path: Path) -> None:

@@ -71,6 +71,20 @@ def test_slices_equal_all_features_at_once(widths: list[int], exact: bool) -> No
     assert found.moved() is None
 
 
+def test_both_ways_to_the_directions_and_their_other_signs_give_the_same_coordinates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What ranks add up: each may find the other sign on its device."""
+    x, y = clouds()
+    expected = in_slices(x, y, [30, 20])[0].around.centers.coordinates
+    exact = in_slices(x, y, [30, 20], exact=True)[0].around.centers.coordinates
+    plainly = slices.right_singular
+    monkeypatch.setattr(slices, "right_singular", lambda A: (plainly(A)[0], -plainly(A)[1]))
+    other = in_slices(x, y, [30, 20], exact=True)[0].around.centers.coordinates
+    for found in (exact, other):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
 def test_sums_by_products_are_those_added_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU."""
     x, y = clouds()

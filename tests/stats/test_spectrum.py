@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats import spectrum
-from layerlaw.stats.spectrum import in_steps, right_singular, singular_values
+from layerlaw.stats.spectrum import in_steps, right_singular, singular_values, turned
 
 SHAPES = [(30, 50), (50, 30), (40, 40)]
 DEVICES = [
@@ -172,3 +172,20 @@ def test_where_nine_digits_are_enough_few_rows_are_found_by_eigenvalues_that_hav
     monkeypatch.setattr(torch.linalg, "svd", decomposed)
     monkeypatch.setattr(spectrum, "_by_eigenvalues", lambda A: (None, None, torch.tensor([True, False])))
     check(smaller, *right_singular(smaller, nine_digits=True), expected[5])
+
+
+def test_directions_have_one_sign_whatever_finds_them() -> None:
+    """Also where the largest entries are equal, so that rounding says which of them is larger."""
+    A = torch.randn(6, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    A[0] = torch.tensor([3.0, -3.0]).repeat(15)
+    ways = [spectrum._directly(A)[1], in_steps(A)[1], spectrum._by_eigenvalues(A)[1]]
+    assert not torch.allclose(ways[0], ways[1], atol=1e-9)  # as they come
+    first, *others = [turned(V.clone()) for V in (*ways, -ways[0])]
+    for V in others:
+        torch.testing.assert_close(V, first, rtol=0, atol=1e-9)
+    together = torch.stack([*ways, -ways[0]])
+    assert turned(together) is together
+    torch.testing.assert_close(together, first.expand_as(together), rtol=0, atol=1e-9)
+    pair = torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    assert torch.equal(turned(pair.clone()), turned(-pair * (1 + 1e-15)).round())
+    assert turned(A[:0].clone()).shape == (0, 30)

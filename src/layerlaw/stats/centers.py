@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerlaw.stats.precision import beyond_float32
-from layerlaw.stats.spectrum import FEW, marks, right_singular
+from layerlaw.stats.spectrum import FEW, marks, right_singular, turned
 from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
@@ -248,6 +248,7 @@ def find_centers(
     if A.device.type != "cpu" and sums.dtype != torch.float64 and min(A.shape[-2:]) > FEW["cuda"]:  # or it is not used
         floor = cut_off(torch.linalg.vector_norm(A, dim=-1)) / 2  # lengths, whose squares add up to those of the scales
     s, basis = right_singular(A, nine_digits=view, floor=floor)
+    basis = basis if view else turned(basis)  # nothing is added up along that of a view
     del A  # before what follows takes memory
     kept = s > (cutoff := cut_off(s)).unsqueeze(-1)
     scales = torch.where(kept, s, 0.0)
@@ -369,6 +370,7 @@ class FeatureFit:
         mean = cross[..., :1, :] / n
         A = white.H.mT @ (cross[..., 1:, :] / n - white.mean.unsqueeze(-1) * mean)  # (…, q, d): SS_b = AᵀA
         s, basis = right_singular(A)
+        turned(basis)
         rounding = _rounding(white.n, mean, squares, s, dtype).unsqueeze(-1)
         kept = s > rounding
         B = white.H @ A

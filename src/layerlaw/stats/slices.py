@@ -40,7 +40,7 @@ from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import CHUNK_BYTES, double, row_chunks
 from layerlaw.stats.ranks import all_reduce, from_first
 from layerlaw.stats.scatter import LeftOut, NearestCenter, Permuted, Scatter
-from layerlaw.stats.spectrum import right_singular
+from layerlaw.stats.spectrum import right_singular, turned
 
 SMALL = 3e-3  # of the largest scale: below, eigenvalues of a Gram matrix have fewer than 10 digits
 FOLDED = 4  # times K features at once, in a QR
@@ -229,11 +229,10 @@ class SlicedSite:
             r = min(self.K - 1, self.features)
             if self.triangle is not None:
                 s, V = right_singular(self.triangle)
-                U = V.mT
             else:
                 values, vectors = torch.linalg.eigh(self.contrasts @ self.gram @ self.contrasts.mT)
-                U, s = vectors.flip(-1), values.clamp_min(0).sqrt().flip(-1)
-            self._spectrum = U[..., :r], s[..., :r]
+                V, s = vectors.flip(-1).mT, values.clamp_min(0).sqrt().flip(-1)
+            self._spectrum = turned(V).mT[..., :r], s[..., :r]
         return self._spectrum
 
     @property

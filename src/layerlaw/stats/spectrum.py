@@ -68,6 +68,19 @@ def right_singular(A: Tensor, *, nine_digits: bool = False, floor: Tensor | None
     return s, V
 
 
+def turned(V: Tensor) -> Tensor:
+    """Rows V (…, r, d), in place, each pointing to the one side of a plane through 0 that has nothing to do with data.
+
+    A singular direction has two signs, and every algorithm, device or processor gives one of them. What several processes
+    add up along it needs the same one. (A largest entry that is to be positive would be drawn by lot between equal ones.)
+
+    >>> turned(torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)).tolist()
+    [[1.0, -1.0], [1.0, -1.0]]
+    """
+    toward = V @ marks(V.shape[-1], V.device)
+    return V.mul_(torch.ones_like(toward).copysign_(toward).unsqueeze(-1))
+
+
 def singular_values(A: Tensor) -> Tensor:
     """The singular values alone (…, r), descending."""
     return torch.linalg.svdvals(A) if A.device.type == "cpu" else right_singular(A)[0]
