@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -289,6 +290,8 @@ def main(rank: int, port: str, folder: Path) -> None:
     twice = TensorDataset(INPUTS.repeat_interleave(2, 0), LABELS.repeat_interleave(2))
     attempt("every sample twice", network(), DataLoader(twice, batch_size=8, sampler=UnpaddedSampler(twice)))
     attempt("dealt", network(), dealt((INPUTS, LABELS)))
+    arrays = tuple(part.numpy() for part in (INPUTS, LABELS))
+    attempt("dealt arrays", network(), dealt(arrays), test=dealt(arrays))
     for kind, all_data in augmented(rank).items():
         for name, data in all_data.items():
             model = network()
@@ -300,6 +303,12 @@ def main(rank: int, port: str, folder: Path) -> None:
     loader = DataLoader(DATASET)
     told["dealt"] = {
         "pair": torch.equal(dealt((INPUTS, LABELS))[0], INPUTS[rank::2]),
+        "pair of arrays": all(
+            isinstance(one, torch.Tensor) and torch.equal(one, all_of[rank::2])
+            for one, all_of in zip(dealt((INPUTS.numpy(), LABELS.numpy())), (INPUTS, LABELS), strict=True)
+        ),
+        "list of arrays": len(dealt([INPUTS.numpy(), LABELS])[0]) == len(INPUTS[rank::2]),
+        "words": len(dealt((INPUTS, np.array(["a"] * N)))[0]) == N,
         "own pair": len(dealt(shares(rank, 2))[0]) == len(INPUTS[rank::2]),
         "data set": len(dealt(DATASET)) == len(INPUTS[rank::2]),
         "own data set": len(dealt(TensorDataset(*(part[30 * rank : 30 * rank + 30] for part in (INPUTS, LABELS)))))

@@ -100,7 +100,7 @@ def test_equal_samples_of_the_data_are_no_overlap(folder: Path) -> None:
             assert [note for note in one["notes"] if "several ranks" in note] == one["warned"] == []
 
 
-@pytest.mark.parametrize("name", ["unpadded", "dealt"])
+@pytest.mark.parametrize("name", ["unpadded", "dealt", "dealt arrays"])
 def test_the_fingerprint_is_that_of_one_process_where_samples_are_dealt_by_their_places(
     folder: Path, name: str
 ) -> None:

@@ -29,6 +29,7 @@ from torch.utils.data import (
 from layerlaw.data.prepared import Prepared
 from layerlaw.errors import DataError
 from layerlaw.files import sha256
+from layerlaw.measures.at_hand import as_tensor
 from layerlaw.stats.ranks import Ranks, gathered, is_ready, place
 
 FIRST = 16  # samples by which data of several processes are told apart
@@ -93,7 +94,7 @@ class DealtSubset(Subset[Any]):
 
 
 def dealt(data: Any) -> Any:
-    """The share of this process of data that all processes have whole: a pair of tensors, or a data set.
+    """The share of this process of data that all processes have whole: a pair of tensors or arrays, or a data set.
 
     Those that already differ from process to process are given back as they are, and so are loaders, streams and other
     kinds: they deal for themselves, and where they do not, `probe` says so.
@@ -102,13 +103,13 @@ def dealt(data: Any) -> Any:
     tensor([0, 1, 2])
     """
     at, size = place()
-    pair = isinstance(data, tuple) and bool(data) and all(isinstance(one, Tensor) and one.dim() for one in data)
+    pair = isinstance(data, (tuple, list)) and bool(data) and all(map(_is_rows, data))
     placed = isinstance(data, Dataset) and hasattr(data, "__len__")
     if size == 1 or len(set(gathered(_beginning(data) if pair or placed else None))) > 1:
         return data
     share: Any = data
     if pair:
-        share = DealtTensors(one[at::size] for one in data)
+        share = DealtTensors(as_tensor(one[at::size], where="data") for one in data)
     elif placed:
         mine = list(UnpaddedSampler(data))
         share = data.at(torch.tensor(mine)) if isinstance(data, Prepared) else DealtSubset(data, mine)
@@ -117,10 +118,20 @@ def dealt(data: Any) -> Any:
     return share
 
 
+def _is_rows(value: Any) -> bool:
+    """A tensor, an array or a table of numbers, with a row for every sample."""
+    if isinstance(value, Tensor):
+        return value.dim() > 0
+    array = isinstance(value, np.ndarray) or hasattr(value, "to_numpy")
+    return (
+        array and value.ndim > 0 and np.asarray(value[:1]).dtype.kind in "biufc"
+    )  # of others `probe` says what they are
+
+
 def _beginning(data: Any) -> tuple[int, str]:
     """How many samples there are, and a checksum of the first, left out where they are another time others."""
-    if isinstance(data, tuple):
-        return len(data[0]), _checksum([one[:FIRST] for one in data])
+    if isinstance(data, (tuple, list)):
+        return len(data[0]), _checksum([as_tensor(one[:FIRST], where="data") for one in data])
     once, again = (_checksum([data[i] for i in range(min(FIRST, len(data)))]) for _ in range(2))
     return len(data), once if once == again else ""
 
