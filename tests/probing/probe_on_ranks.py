@@ -45,6 +45,7 @@ def cases() -> dict[str, tuple[nn.Module, dict]]:
         "train mode": (network, {**how, "batchnorm": "batch"}),
         "null": (network, {**how, "null": True}),
         "linear and parts": (network, {**how, "reduce": "mean", "linear": True, "parts": True}),
+        "linear, few samples": (network, {**how, "linear": True}),
         "with extras": (network, {"progress": False}),
         "targets": (network, {**how, "sites": "layers"}),
         "several labels": (network, {**how, "null": True}),

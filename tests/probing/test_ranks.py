@@ -93,6 +93,21 @@ def test_two_processes_give_the_record_of_one(name: str, folder: Path, alone: di
     assert first.provenance["data_fingerprint"] == second.provenance["data_fingerprint"]
 
 
+def test_two_processes_say_why_there_is_no_linear_map_as_one_does(folder: Path, alone: dict[str, ll.Record]) -> None:
+    said = [note for note in alone["linear, few samples"].notes if note.startswith("No least D of a linear map")]
+    assert "needs at least d + K samples, there are 120" in said[0]
+    for record in records(folder, "linear, few samples"):
+        assert [note for note in record.notes if note.startswith("No least D of a linear map")] == said
+
+
+def test_two_processes_say_that_batch_statistics_are_those_of_their_own_batches(
+    folder: Path, alone: dict[str, ll.Record]
+) -> None:
+    words = "BatchNorm used the statistics of the batches of each of 2 ranks"
+    assert all(any(words in note for note in record.notes) for record in records(folder, "train mode"))
+    assert not any(words in note for record in (alone["train mode"], *records(folder, "null")) for note in record.notes)
+
+
 def test_the_fingerprint_of_the_data_is_that_of_the_shards_one_after_the_other(folder: Path) -> None:
     whole = Fingerprint()
     for rank in range(2):

@@ -20,7 +20,7 @@ from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.module_tree import class_of
-from layerlaw.probing.aside import dealt_notes, doubt_notes, rank_notes, set_aside, token_notes
+from layerlaw.probing.aside import dealt_notes, doubt_notes, linear_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import about_model, again_without_plan, columns_later, origin_of, plan_of
@@ -392,9 +392,7 @@ def _notes(run: Prober, train: Split, weight: Tensor | str) -> list[str]:
     notes += token_notes(run)
     if train.no_extras_why:
         notes.append(f"No standard errors and permuted-label floor: {train.no_extras_why}.")
-    for why, left_out in train.no_linear_why.items():
-        notes.append(f"No least D of a linear map at {listed(left_out)}: {why}.")
-    notes += doubt_notes(run, train)
+    notes += [*linear_notes(run, train), *doubt_notes(run, train)]
     if isinstance(run.classes, Targets):
         return notes + run.classes.notes(train)
     return notes + run.classes.doubts(train) + rank_notes(run, train)

@@ -11,6 +11,7 @@ from layerlaw.capture.modules import modules_of
 from layerlaw.capture.plan import Site
 from layerlaw.module_tree import parameters_in, walk
 from layerlaw.probing.classes import Classes
+from layerlaw.probing.memory import too_few
 from layerlaw.probing.run import Prober
 from layerlaw.probing.state import Split
 from layerlaw.record import SiteRow
@@ -132,14 +133,30 @@ def without_repetition(sites: Sequence[Site], reads: str | None, means: Callable
     return others if again else list(sites)
 
 
+def linear_notes(run: Prober, train: Split) -> list[str]:
+    """Where there is no D_lin and why, also where only the passes told how many samples there are."""
+    n, reasons = sum(train.counts), {why: list(names) for why, names in train.no_linear_why.items()}
+    if few := [s.name for s in run.plan.sites if s.name in train.linear and n < s.features + run.classes.K]:
+        reasons.setdefault(too_few(n), []).extend(few)
+    return [f"No least D of a linear map at {listed(names)}: {why}." for why, names in reasons.items()]
+
+
 def dealt_notes(*splits: Split | None) -> list[str]:
-    """A note where standard errors depend on how many ranks there are."""
-    if not any(split is not None and split.dealt_alone for split in splits):
-        return []
-    ranks, cure = world_size(), "a memory_gib that holds the features lets them be dealt together"
-    why = f"each of the {ranks} ranks dealt its own samples, features not being kept and labels not known beforehand"
-    differ = "standard errors, and D under permuted labels, differ with the number of ranks as they do with the seed"
-    return [f"Groups of standard errors: {why}; {differ}. Pass tensors, or {cure}."]
+    """Notes where numbers depend on how many ranks there are."""
+    ranks, found, notes = world_size(), [split for split in splits if split is not None], []
+    if ranks > 1 and any(split.own_batches for split in found):
+        why = f"BatchNorm used the statistics of the batches of each of {ranks} ranks"
+        notes.append(f"{why}: numbers are those of one process only if it has the same batches.")
+    if any(split.dealt_alone for split in found):
+        cure = "a memory_gib that holds the features lets them be dealt together"
+        why = (
+            f"each of the {ranks} ranks dealt its own samples, features not being kept and labels not known beforehand"
+        )
+        differ = (
+            "standard errors, and D under permuted labels, differ with the number of ranks as they do with the seed"
+        )
+        notes.append(f"Groups of standard errors: {why}; {differ}. Pass tensors, or {cure}.")
+    return notes
 
 
 def rank_notes(run: Prober, split: Split) -> list[str]:

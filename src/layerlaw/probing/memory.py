@@ -152,7 +152,7 @@ def linear_sites(
         d = site.features
         need = 4 * d * (d + 1)  # the upper half, in float64
         if samples is not None and samples < d + K:
-            left_out[f"needs at least d + K samples, there are {samples:,}"].append(site.name)
+            left_out[too_few(samples)].append(site.name)
         elif d > MOST_LINEAR:
             left_out[f"has more than {MOST_LINEAR:,} features"].append(site.name)
         elif used + need > memory // 4:
@@ -161,6 +161,11 @@ def linear_sites(
             chosen.add(site.name)
             used += need
     return frozenset(chosen), left_out
+
+
+def too_few(samples: int) -> str:
+    """Why there is no D_lin of a site."""
+    return f"needs at least d + K samples, there are {samples:,}"
 
 
 def scatter_bytes(sites: Sequence[Site], chosen: Container[str]) -> int:

@@ -236,6 +236,7 @@ class GroupedProbe:
         if world_size() > 1 and (isinstance(classes, Targets) or (extras and options.uncertainty is not False)):
             self._shares = gathered(self._in_order())
         self.split: Split = Split(untrusted={} if forgive else None, no_linear_why=why_not)
+        self.split.own_batches = options.batchnorm == "batch" and has_batchnorm(prober.network)
         self.views = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
         shards = taken_over.get() is not None
         allowed = prober.slices and isinstance(classes, Classes) and not shards
@@ -246,7 +247,7 @@ class GroupedProbe:
         if cut := [site.name for site in self.wide if site.name in linear]:
             linear -= set(cut)
             why_not.setdefault(NO_LINEAR, []).extend(cut)
-        self.linear = linear
+        self.linear = self.split.linear = linear
         what = "targets" if isinstance(classes, Targets) else f"classes{' in shards' * shards}"
         whole = [site for site in sites if site not in self.wide]
         self.slices: SlicedProbe | None = None

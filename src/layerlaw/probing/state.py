@@ -60,9 +60,11 @@ class Split:
     samples: str = ""  # the fingerprint whatever their order
     about_model: dict[str, Any] = field(default_factory=dict)  # where it was found out while a GPU was busy
     one_forward: bool = False
+    own_batches: bool = False  # whether BatchNorm used the statistics of batches
     dealt_alone: bool = False  # whether each rank dealt its samples into the groups of standard errors by itself
     no_extras_why: str = ""
     no_linear_why: dict[str, list[str]] = field(default_factory=dict)  # by reason, the sites without D_lin
+    linear: frozenset[str] = frozenset()  # those whose within-class scatter was kept for it
     slices_why: str = ""  # which sites were measured in slices of their features, and by how many forwards
     lent: dict[Site, Reference] = field(default_factory=dict)  # of such sites, what test data need
     slice_data: Batches | None = None  # to be gone through again for them
