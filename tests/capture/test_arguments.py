@@ -1,4 +1,4 @@
-"""An image of a size that a network cannot take is answered with one that it can."""
+"""Inputs that a network cannot take are answered with how it would take them."""
 
 import pytest
 import torch
@@ -27,6 +27,21 @@ def test_a_dry_run_names_the_size_that_would_do(side: int) -> None:
         ll.probe(network, (torch.randn(12, 1, side, side), LABELS), progress=False)
     with pytest.raises(ll.LayerlawError, match="It takes images of 32 × 32 pixels"):
         ll.sites(network, (torch.randn(12, 1, side, side), LABELS))
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (torch.randn(12, 32, 32, 1), r"images whose channels come first: pass x\.permute\(0, 3, 1, 2\)\.$"),
+        (torch.randn(12, 32, 32), r"images with an axis of channels: pass x\.unsqueeze\(1\)\.$"),
+        (torch.zeros(12, 1, 32, 32, dtype=torch.uint8), r"inputs of float32: pass x\.float\(\)\.$"),
+        (torch.zeros(12, 1, 32, 32, dtype=torch.float64), r"inputs of float32: pass x\.float\(\)\.$"),
+    ],
+    ids=["channels last", "no channels", "bytes", "double"],
+)
+def test_a_dry_run_says_how_inputs_would_pass(images: torch.Tensor, words: str) -> None:
+    with pytest.raises(ll.LayerlawError, match=f"It takes {words}"):
+        ll.probe(pooled().eval(), (images, LABELS), progress=False)
 
 
 def test_an_image_too_small_for_its_poolings_is_told_the_nearest_size() -> None:

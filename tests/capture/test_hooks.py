@@ -103,7 +103,8 @@ def captured_keeping(network: nn.Module) -> dict[str, torch.Tensor]:
 
 def test_a_dry_run_that_fails_names_shapes_and_types() -> None:
     with pytest.raises(
-        ll.LayerlawError, match=r"inputs: \(2, 12\) torch.float64\).*RuntimeError.*Does it take inputs of this"
+        ll.LayerlawError,
+        match=r"inputs: \(2, 12\) torch.float64\).*RuntimeError.*It takes inputs of float32: pass x.float\(\)",
     ):
         ll.sites(seeded(FNN), X.double())
 

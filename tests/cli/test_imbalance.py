@@ -44,6 +44,7 @@ def test_the_command_measures_a_model(tmp_path: Path) -> None:
     assert len(data["accuracy"]) == 2
     assert all(0 <= share <= 1 for share in data["accuracy"])
     assert "right: share of these data" in done.stderr
+    assert "the norms of a network that has not learned its data say little" in " ".join(done.stderr.split())
     assert "by the norm in use (c = " in done.stderr
     narrow = layerlaw("imbalance", "--model", "model.py:make", cwd=tmp_path, columns=80)
     assert "…" not in narrow.stdout
@@ -70,6 +71,34 @@ def test_the_command_says_what_a_network_has_lost_and_refuses_broken_weights(tmp
     )
     broken = layerlaw("imbalance", "--model", "broken.py:make", cwd=tmp_path, code=1)
     assert "expected finite weights, got NaN or infinity" in " ".join(broken.stderr.split())
+
+
+SCALED = """
+import torch
+def make():
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(256, 2))
+    torch.nn.init.zeros_(net[1].weight)
+    net[1].weight.data[1] = 1.0
+    net[1].bias.data[:] = torch.tensor([128.0, 0.0])
+    return net
+"""
+
+
+def test_pixels_of_another_scale_are_told_as_probe_tells_them(tmp_path: Path) -> None:
+    """The network tells dark images from light ones between 0 and 1; pixels scaled to −1 … 1 are all dark to it."""
+    image = pytest.importorskip("PIL.Image")
+    for name, light in (("dark", 60), ("light", 180)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for k in range(12):
+            image.new("L", (16, 16), light + k).save(tmp_path / "pictures" / name / f"{k}.png")
+    (tmp_path / "scaled.py").write_text(SCALED)
+    how = ["imbalance", "--model", "scaled.py:make", "--data", "pictures"]
+    words = " ".join(layerlaw(*how, cwd=tmp_path).stdout.split())
+    assert "pixels: may be scaled otherwise than in training" in words
+    assert "100% with --normalize none" in words
+    right = " ".join(layerlaw(*how, "--normalize", "none", cwd=tmp_path).stdout.split())
+    assert "may be scaled otherwise" not in right
+    assert "has not learned" not in right
 
 
 @pytest.mark.parametrize(

@@ -55,29 +55,46 @@ class Inputs:
         return tuple(tensors.values()), {}
 
 
+def what_would_do(network: nn.Module, inputs: object) -> str:
+    """A sentence that says how inputs that failed would pass: as numbers of another kind, with axes in another order, in
+    another size; empty where nothing is known. Nothing is tried on several ranks, where the others may not."""
+    if not isinstance(inputs, Tensor) or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return ""
+    few = inputs[:2]
+    others: list[tuple[str, Tensor]] = []
+    if few.dtype in (torch.uint8, torch.float64):
+        others.append(("inputs of float32: pass x.float()", few.float()))
+    if few.dim() == 4:
+        others.append(("images whose channels come first: pass x.permute(0, 3, 1, 2)", few.permute(0, 3, 1, 2)))
+    if few.dim() == 3:
+        others.append(("images with an axis of channels: pass x.unsqueeze(1)", few.unsqueeze(1)))
+    for words, other in others:
+        if passes(network, other):
+            return f"It takes {words}."
+    return other_size(network, inputs)
+
+
+def passes(network: nn.Module, inputs: Tensor) -> bool:
+    """Whether a forward works, in eval mode: the statistics of BatchNorm stay, and two samples are enough."""
+    try:
+        tried = copy.deepcopy(network).eval() if any(part.training for part in network.modules()) else network
+        with torch.no_grad():
+            tried(inputs)
+    except Exception:  # whatever a network raises, or a module that cannot be copied
+        return False
+    return True
+
+
 def other_size(network: nn.Module, images: object) -> str:
     """A sentence that names a size of square images with which the forward works, the nearest; empty where none is known.
 
-    `images` (n, channels, height, width) are some that failed. Nothing is tried on several ranks, where the others may not.
+    `images` (n, channels, height, width) are some that failed.
     """
     if not isinstance(images, Tensor) or images.dim() != 4 or not images.dtype.is_floating_point:
         return ""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return ""
     height, width = images.shape[-2:]
-    side, few = max(height, width, 1), images[:2]
-    try:  # in eval mode: the statistics of BatchNorm stay, and two samples are enough
-        tried = copy.deepcopy(network).eval() if any(part.training for part in network.modules()) else network
-    except Exception:  # a module that cannot be copied
-        return ""
+    side, few = max(height, width, 1), images[:2].float()
     for other in sorted(SIDES, key=lambda other: abs(math.log(other / side))):
-        if (other, other) == (height, width):
-            continue
-        try:
-            with torch.no_grad():
-                tried(F.interpolate(few.float(), (other, other)).to(images.dtype))
-        except Exception:  # whatever a network raises for a size that it does not take
-            continue
-        size = f"{other} × {other} pixels"
-        return f"It takes images of {size}, not of {height} × {width}: resize them."
+        if (other, other) != (height, width) and passes(network, F.interpolate(few, (other, other)).to(images.dtype)):
+            return f"It takes images of {other} × {other} pixels, not of {height} × {width}: resize them."
     return ""

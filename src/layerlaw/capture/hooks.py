@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.arguments import other_size
+from layerlaw.capture.arguments import what_would_do
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.modules import entering, main_input, tensors_in
 from layerlaw.capture.modules import hooked as hooked
@@ -175,8 +175,8 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str, 
         with hooked(network, None, enter, leave), nullcontext() if flow is None else flow:
             found.output = network(*batch.args, **batch.kwargs)
     except Exception as error:
-        images = given.args[0] if len(given.args) == 1 and not isinstance(error, torch.OutOfMemoryError) else None
-        hint = other_size(network, images) or hint
+        alone = given.args[0] if len(given.args) == 1 and not isinstance(error, torch.OutOfMemoryError) else None
+        hint = what_would_do(network, alone) or hint
         raise CaptureError(failed(f"in the dry run with {n} samples", batch, error, hint)) from error
     found.calls = [call for call in found.calls if call.left >= 0]
     pairs = zip(given.tensors(), batch.tensors(), strict=True)

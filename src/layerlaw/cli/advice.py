@@ -32,6 +32,7 @@ from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.advice.penalty_search import ALPHAS
 from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, in_options, save_figure, saved
 from layerlaw.cli.class_choice import CLASSES, ClassMap, load_chosen, misnumbered
+from layerlaw.cli.classifier import other_scaling
 from layerlaw.cli.inputs import (
     ImageOptions,
     SiteOptions,
@@ -55,6 +56,7 @@ from layerlaw.wording import counted, percent
 
 HIDDEN = "Hidden widths from the input on, shapes separated by semicolons: '100x4,1000x3; 1000x4,100x3'."
 DEPTHS, WIDTHS = (f"{name}: expected whole numbers and ranges such as 3-12,15" for name in ("depths", "widths"))
+LEARNED = 0.5  # of the way from the share of the most frequent class to 1: less is no learned accuracy
 WIDTHS_OF_A_SHAPE = "shapes: expected widths such as 100x4,1000x3, at least 1"
 QUICK_RATES, QUICK_EPOCHS, QUICK_PER_CLASS, QUICK_SIZE = (1e-3, 3e-3), 60, 100, 10
 
@@ -207,7 +209,7 @@ def imbalance(
     """
     given = class_counts(counts, counts_file)
     check_folder(out)
-    measured, has_bias = measured_by(model, weights, images) if model is not None else ({}, None)
+    measured, has_bias, facts = measured_by(model, weights, images) if model is not None else ({}, None, [])
     if model is None and weights is not None:
         raise InputError("--weights: expected with --model, whose weights they are, got no model.")
     if model is None and given is None:
@@ -216,6 +218,8 @@ def imbalance(
         given = list(load(images.data).counts())
     found = forecast(given, E_W=e_w, E_H=e_h, bias=bias, **measured)
     screen, written = console(as_json), saved(found, "forecast", out)
+    for fact in facts:
+        screen.print(fact, markup=False)
     print_forecast(found.to_dict(), screen)
     if has_bias is not None and has_bias != bias:
         has, which = ("has a", "without one (--bias: with one)") if has_bias else ("has no", "with one")
@@ -368,8 +372,8 @@ def paths(
     conclude(screen, as_json, found.to_dict(), written)
 
 
-def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None]:
-    """What a forecast takes from the model that was named, and whether its classifier has a bias."""
+def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None, list[str]]:
+    """What a forecast takes from the model that was named, whether its classifier has a bias, and what is to be known."""
     made = load_given(reference, weights)
     network, given = made.network, made.data
     if images.data is None and given is None:
@@ -377,4 +381,14 @@ def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> t
         raise InputError(f"--model: {expected}. Give --data; or leave out --model and give --counts, --E-W and --E-H.")
     chosen = images.chosen(given, network=network, named=made.named)
     with explained_inputs(network, chosen, images.flat):
-        return measured_classifier(network, chosen.data, chosen.class_names)
+        measured, bias = measured_classifier(network, chosen.data, chosen.class_names)
+    record, facts = measured["record"], list(chosen.facts)
+    if (told := other_scaling(network, chosen, record, lambda pair: pair, {"flat": images.flat})) is not None:
+        facts.append(told)
+    most = max(record.counts) / sum(record.counts)
+    if record.accuracy is not None and record.accuracy < most + LEARNED * (1 - most):
+        few = f"{percent(record.accuracy)} of these data are right, and {percent(most)} are of the most frequent class"
+        facts.append(
+            f"accuracy: {few}: the norms of a network that has not learned its data say little about rare classes"
+        )
+    return measured, bias, facts

@@ -189,7 +189,7 @@ def probe(
     with explained_inputs(network, chosen, images.flat):
         record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
     facts = [*chosen.facts, *asked_classes.about(chosen, unknown=outputs_unknown(record))]
-    if (told := _other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
+    if (told := other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
         facts.append(told)
     noted(record)
     result.show(record, *facts)
@@ -331,7 +331,7 @@ def law_of(record: Record, column: str | None = None, drop_last: int = 0) -> dic
     return {**fit.to_dict(), "evenness": fit.evenness, "steps": fit.steps, "equal_steps": fit.equal_steps, **rule}
 
 
-def _other_scaling(
+def other_scaling(
     network: Any, chosen: ChosenImages, record: Record, given_as: Callable[[Any], Any], how: dict[str, Any]
 ) -> str | None:
     """A network that decides badly is asked again with pixels of other scales, on a few images."""
