@@ -132,8 +132,11 @@ def test_a_quick_run_is_called_one_in_both_places():
 
 
 def test_introduction_and_picture_come_before_the_numbers():
-    page = ledger_page(law_outcome(), intro="*By* us.", picture="fig1.png")
-    assert page.index("![Fig. 1](fig1.png)\n\n*By* us.\n\n") < page.index("| paper |")
+    outcome = law_outcome()
+    page, caption = ledger_page(outcome, intro="*By* us.", picture="fig1.png"), outcome.sheets[0].caption
+    assert caption
+    assert page.index(f"![Fig. 1](fig1.png)\n\n{caption}\n\n*By* us.\n\n") < page.index("| paper |")
+    assert caption not in ledger_page(outcome, intro="*By* us.")
 
 
 def test_an_empty_ledger_says_so():

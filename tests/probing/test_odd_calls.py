@@ -65,7 +65,7 @@ DATA = {
     "arrays alone": (X.numpy(), DataError, "got ndarray. Data sets without labels"),
     "a dictionary without labels": ({"x": X}, DataError, r"expected a dictionary with 'labels', got the keys \['x'\]"),
     "nested lists": ((X.tolist(), Y.tolist()), DataError, "expected inputs as a tensor or an array, got a list"),
-    "double precision": ((X.double(), Y), CaptureError, "torch.float64.*Does it take inputs of this shape and type"),
+    "double precision": ((X.double(), Y), CaptureError, r"torch.float64.*It takes inputs of float32: pass x.float\(\)"),
     "bytes": (((X * 9).to(torch.uint8), Y), CaptureError, "torch.uint8"),
     "words as labels": ((X, np.array(["a", "b", "c"])[Y.numpy()]), LabelError, "expected arrays of numbers, got <U1"),
     "words in a list": ((X, [0, "a"] * 45), LabelError, "got strings such as 'a'"),
