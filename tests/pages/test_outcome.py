@@ -309,3 +309,15 @@ def test_functions_are_not_hidden_by_modules_of_their_name():
 
     assert pages.outcome_page is outcome_page
     assert pages.__all__ == sorted(pages.__all__)
+
+
+def test_many_numbers_of_ours_are_left_to_the_page():
+    claim, ours = Row("r", -0.99, -0.98, reproduced=True), [Row(f"step {i}", None, float(i)) for i in range(30)]
+    text = printed(Outcome("fig1", "x", [claim, *ours], ()))
+    assert "✓" in text
+    assert "… 30 more numbers of ours: in the page and in the record" in text
+    assert "step 7" not in text
+    assert "step 7" in printed(Outcome("fig1", "x", [claim, *ours[:20]], ()))
+    table = Table("laws", ("network", "r"), (("a", -0.9),))
+    assert "\n30 numbers of ours: in the page and in the record" in printed(Outcome("fig1", "x", ours, (), (table,)))
+    assert "step 7" in printed(Outcome("fig1", "x", ours, ()))  # there is nothing else to show

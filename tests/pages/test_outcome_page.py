@@ -8,7 +8,7 @@ import pytest
 from pages_outcomes import bare_outcome, epoch_outcome, law_outcome, nasty_outcome
 
 from layerlaw.errors import InputError
-from layerlaw.outcome import Outcome, Row
+from layerlaw.outcome import Outcome, Row, Table
 from layerlaw.pages import outcome_page
 from layerlaw.pages.html import outcomes
 from layerlaw.pages.html.outcomes import outcome_html
@@ -91,6 +91,14 @@ def test_supporting_tables_are_folded(page):
     assert folded.startswith("<summary>The grid<span>2 rows</span></summary>")
     assert "SGD | Nesterov" in folded
     assert "The best is taken." in folded
+
+
+def test_where_nothing_is_claimed_the_first_table_is_the_result():
+    rows = (Row("a/r", None, -0.9), Row("b/r", None, -0.8))
+    first, second = (Table(title, ("network", "r"), (("a", -0.9), ("b", -0.8))) for title in ("The laws", "All"))
+    page = outcome_html(Outcome("conv", "x", rows, (), (first, second)))
+    assert re.findall(r'<section data-panel="(result|numbers|tables)"', page) == ["result", "numbers", "tables"]
+    assert re.findall(r"<summary>(.*?)</summary>", page) == ["2 numbers of ours", "All<span>2 rows</span>"]
 
 
 def test_drawings_describe_themselves(page):

@@ -51,9 +51,10 @@ def ledger_index(outcomes: Sequence[Outcome], *, folder: str = "") -> str:
 
 
 def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] | None = None, picture: str = "") -> str:
-    """A figure as Markdown: what did not come out and what was tried about it, every number, table and note.
+    """A figure as Markdown: what did not come out and what was tried, what is compared with the paper, all else folded.
 
-    `intro` is Markdown and goes in as it is; `tried` are words for the names of rows; `picture` is a file beside it.
+    `intro` is Markdown and goes in as it is; `tried` are words for the names of rows; `picture` is a file beside it. Where
+    nothing is compared with a paper the first table is the result, and stands open.
     """
     line, quick = said.verdict_line([outcome]), said.quick_words(outcome)
     parts = [f"# {_text(said.heading(outcome))}"]
@@ -62,8 +63,11 @@ def ledger_page(outcome: Outcome, *, intro: str = "", tried: Mapping[str, str] |
     parts += [f"![{_text(said.figure_label(outcome.name))}]({picture})"] if picture else []
     parts += [_text(outcome.sheets[0].caption)] if picture and outcome.sheets else []
     parts += [intro.strip(), _misses(outcome.rows, tried or {})]
-    parts += [_numbers(outcome.rows)] if outcome.rows else []
-    parts += map(_folded, outcome.tables)
+    rows, further, tables = said.standing_open(outcome)
+    parts += [_numbers(rows)] if rows else []
+    parts += map(_table, outcome.tables[:tables])
+    parts += [_folded(table.title, len(table.rows), _tabled(table)) for table in outcome.tables[tables:]]
+    parts += [_folded("Every number", len(outcome.rows), _numbers(outcome.rows))] if further else []
     parts.append("\n".join(f"- {_text(sentence(note))}" for note in outcome.notes))
     items = said.provenance_items(outcome)
     parts.append(" · ".join(_code(w) if what == "command" else f"{_text(what)}: {_text(w)}" for what, w in items))
@@ -102,12 +106,19 @@ def _numbers(rows: Sequence[Row]) -> str:
     return markdown_table([*heads, *["accepted", "kind", "by chance"] * bounds], body)
 
 
-def _folded(table: Table) -> str:
+def _table(table: Table) -> str:
+    return f"**{_text(sentence(table.title))}**\n\n{_tabled(table)}"
+
+
+def _tabled(table: Table) -> str:
     body = [[_text(said.written(v, c)) for v, c in zip(row, table.columns, strict=True)] for row in table.rows]
-    title = _text(sentence(table.title))
-    note = f"{_text(sentence(table.note))}\n\n" if table.note else ""
-    summary = f"<summary>{title} ({counted(len(table.rows), 'row')})</summary>"
-    return f"<details>{summary}\n\n{markdown_table(list(map(_text, table.columns)), body)}\n\n{note}</details>"
+    text = markdown_table(list(map(_text, table.columns)), body)
+    return f"{text}\n\n{_text(sentence(table.note))}" if table.note else text
+
+
+def _folded(title: str, rows: int, text: str) -> str:
+    summary = f"<summary>{_text(sentence(title))} ({counted(rows, 'row')})</summary>"
+    return f"<details>{summary}\n\n{text}\n\n</details>"
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -101,6 +101,18 @@ def by_kind(rows: Sequence[Row]) -> dict[Kind, list[Row]]:
     return {kind: some for kind, some in found.items() if some}
 
 
+def standing_open(outcome: Outcome) -> tuple[list[Row], list[Row], int]:
+    """What is read first and what is folded: rows that stand open, further rows, and how many of the tables stand open.
+
+    Open are rows that the paper says something about, or that are judged. Where there are none the first table is the
+    result; without a table all rows are.
+    """
+    beside = [row for row in outcome.rows if row.paper is not None or row.reproduced is not None]
+    if not beside and not outcome.tables:
+        return list(outcome.rows), [], 0
+    return beside, [row for row in outcome.rows if row not in beside], 0 if beside else 1
+
+
 def _came_out(row: Row) -> bool:
     return row.reproduced is True
 

@@ -16,7 +16,7 @@ from layerlaw.pages.law_numbers import RULE, together
 from layerlaw.pages.record_view import BRANCH, Parts, RecordView, read, read_all
 from layerlaw.record import Record
 from layerlaw.verdict.changes import paired_differences
-from layerlaw.wording import ABSENT, clean, percent, sentence, shortened
+from layerlaw.wording import ABSENT, clean, counted, percent, sentence, shortened
 
 try:
     from rich import box
@@ -51,6 +51,7 @@ WIDE = 100  # columns of the terminal; below, what was accepted is shown only wh
 NARROW = 72  # below, the range stands under the mean
 NARROWEST = 52  # below, it is left out
 LEAST = 8  # columns of a name, whatever the rest takes
+FEW_ROWS = 20  # further numbers of an outcome that are still printed
 _PIECE = re.compile(r"(?:[^\s/-]|(?<=\de)-(?=\d))+[/-]*|[/-]+|\s+")  # 3e-4 is one word
 STYLES = {"✓": "green", "✗": "bold red", ABSENT: "dim", "(✓)": "dim", "(✗)": "dim"}
 
@@ -207,14 +208,22 @@ def _bars(parts: Parts, count: int) -> list[str]:
 
 
 def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
-    """Print paper, ours, range over seeds and verdict per row, then notes (to standard output unless another is given)."""
+    """Print paper, ours, range over seeds and verdict per row, then notes (to standard output unless another is given).
+
+    Many numbers of ours that the paper says nothing about are left to the page.
+    """
     console = console or Console()
+    rows, further, _ = said.standing_open(outcome)
+    if len(further) <= FEW_ROWS:
+        rows, further = list(outcome.rows), []
+    more = f"{counted(len(further), 'more number' if rows else 'number')} of ours: in the page and in the record"
     head = {said.heading(outcome): "bold", said.verdict_line([outcome]): "", said.quick_words(outcome): "yellow"}
     command = [f"$ {words}" for what, words in said.provenance_items(outcome) if what == "command"]
     last = [line for line in (*command[-1:], said.run_facts(outcome)) if line]
     blocks: list[list[Text | Table]] = [
         [plain(line, style=style) for line, style in head.items() if line],
-        [*_lines([said.written_row(row) for row in outcome.rows], console.width)] if outcome.rows else [],
+        [*_lines([said.written_row(row) for row in rows], console.width)] if rows else [],
+        [plain(f"… {more}" if rows else more, style="dim")] if further else [],
         [point(" ·", sentence(clean(note)), "dim") for note in outcome.notes],
         [plain(line, style="dim") for line in last],
     ]

@@ -102,11 +102,13 @@ def _article(outcome: Outcome, key: str, *, alone: bool, kept: Path | None) -> M
     """Everything about one outcome; `key` makes ids unique on the page."""
     label = said.heading(outcome)
     notes = [fill("<li>{}</li>", sentence(note)) for note in outcome.notes]
+    opened = said.standing_open(outcome)[-1]
     sections = [
         ("verdict", "", _verdict(outcome)),
+        *(("result", one.title, _table_of(one)) for one in outcome.tables[:opened]),
         *(("sheet", sheet.title, _drawing(sheet, f"{key}s{i}", kept)) for i, sheet in enumerate(outcome.sheets)),
-        ("numbers", "Numbers", _numbers(outcome.rows)),
-        ("tables", "Supporting tables", fill("{}", map(_folded, outcome.tables))),
+        ("numbers", "Numbers", _numbers(outcome)),
+        ("tables", "Supporting tables", fill("{}", map(_folded, outcome.tables[opened:]))),
         ("notes", "Notes", fill('<ul class="notes plain">{}</ul>', notes) if notes else fill("")),
         ("provenance", "How it was run", settings(said.provenance_items(outcome)) if outcome.provenance else fill("")),
     ]
@@ -125,17 +127,14 @@ def _verdict(outcome: Outcome) -> Markup:
     return fill("{}", [fill('<p class="{}">{}</p>', kind, words) for kind, words in lines.items() if words])
 
 
-def _numbers(rows: Sequence[Row]) -> Markup:
+def _numbers(outcome: Outcome) -> Markup:
     """What the paper has stands open; our further numbers are folded."""
-    beside = [row for row in rows if row.paper is not None or row.reproduced is not None]
-    further = [row for row in rows if row not in beside]
-    if not beside or not further:
-        return _number_table(rows) if rows else fill("")
-    more = counted(len(further), "more number")
-    return fill(
-        '{}<details class="table more"><summary>{} of ours</summary>{}</details>',
-        _number_table(beside), more, _number_table(further),
-    )  # fmt: skip
+    beside, further, _ = said.standing_open(outcome)
+    more = f"{counted(len(further), 'more number' if beside else 'number')} of ours"
+    parts = [_number_table(beside)] if beside else []
+    if further:
+        parts += [fill('<details class="table more"><summary>{}</summary>{}</details>', more, _number_table(further))]
+    return fill("{}", parts)
 
 
 def _number_table(rows: Sequence[Row]) -> Markup:
