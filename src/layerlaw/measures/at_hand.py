@@ -208,7 +208,7 @@ def _statistics(
     check_counts(sums.counts, where="labels")
     _check_finite(x, sums.sums)
     first = find_centers(sums, weighting)
-    x, centers, ahead = _looked_at(x, y, first) if x.is_cuda else (*careful_centers(x, y, first), None)
+    x, centers, ahead = _looked_at(x, y, first, nearest) if x.is_cuda else (*careful_centers(x, y, first), None)
     coordinates, lengths = ahead if ahead and centers is first else project(x, y, Frame.of(centers))
     scatter_of = partial(Scatter.of, coordinates, lengths, y, centers, chosen, nearest=nearest)
     known, far = _known_residuals(centers, lengths, y) if x.device.type in SLOW_SUMS and x.dim() == 2 else (None, None)
@@ -219,18 +219,20 @@ def _statistics(
     return centers, scatter, x, y
 
 
-def _looked_at(x: Tensor, y: Tensor, first: Centers) -> tuple[Tensor, Centers, tuple[Tensor, Tensor]]:
+def _looked_at(x: Tensor, y: Tensor, first: Centers, nearest: bool) -> tuple[Tensor, Centers, tuple[Tensor, Tensor]]:
     """What `careful_centers` gives, and the products around the first centers, which a GPU works on meanwhile."""
     here, aside = torch.cuda.current_stream(x.device), beside(x.device)
     aside.wait_stream(here)
     ahead = project(x, y, Frame.of(first))
+    known = {id(part) for part in (x, *vars(first).values())}
     try:
         with torch.cuda.stream(aside):
             x, centers = careful_centers(x, y, first)
+            centers.look(nearest=nearest)
     finally:
         here.wait_stream(aside)  # also behind an error: what it reads is let go of
     for made in (x, *vars(centers).values()):  # fields, and what properties have found
-        if isinstance(made, Tensor) and made.device == x.device:
+        if isinstance(made, Tensor) and made.device == x.device and id(made) not in known:
             made.record_stream(here)  # else its memory is used again while it is read here
     return x, centers, ahead
 

@@ -279,8 +279,7 @@ class OneRank:
 
     def __init__(self, keys: list[Key], sites: Sequence[Around]) -> None:
         self.keys, self.span = keys, _span(sites)
-        # Looked at now: behind the products of the samples a GPU would be waited for.
-        _ = self.span.middle, self.span.balanced or self.span.equal_whitener
+        self.span.look()
         self.scatter: Scatter | None = None
         self.near: NearestCenter | None = None
         """Decisions by the centers of the training data."""

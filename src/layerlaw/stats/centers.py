@@ -110,6 +110,11 @@ class Span:
         T: Tensor = torch.linalg.solve_triangular(L, torch.diag_embed(self.inverse_scales), upper=False)
         return T
 
+    def look(self, *, nearest: bool = True) -> None:
+        """Work out what a scatter asks for, now: behind the products of the samples a GPU would be waited for."""
+        _ = self.weighting == "classes" or self.balanced or self.equal_whitener
+        _ = self.middle if nearest else None
+
     @staticmethod
     def stack(spans: Sequence[Span]) -> Span:
         """Several spans of the same r as one with a new leading dimension."""

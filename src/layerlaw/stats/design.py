@@ -148,7 +148,7 @@ class DesignRows:
     def __init__(self, dealt: Dealt, shift: Tensor, groups: int) -> None:
         self.T = _design(double(dealt.labels).cpu() - shift)
         self.groups = torch.zeros(len(self.T), dtype=torch.long) if dealt.groups is None else dealt.groups.cpu()
-        self.permuted = None if dealt.permuted is None else _design((dealt.permuted.mT - shift).cpu()).mT
+        self.permuted = None if dealt.permuted is None else _design(dealt.permuted.cpu().mT - shift).mT
         self._count = groups
         self._placed: dict[torch.device, tuple[Tensor, Tensor, Tensor | None]] = {}
 

@@ -73,6 +73,7 @@ def turned(V: Tensor) -> Tensor:
 
     A singular direction has two signs, and every algorithm, device or processor gives one of them. What several processes
     add up along it needs the same one. (A largest entry that is to be positive would be drawn by lot between equal ones.)
+    Of equal scales, to some eleven digits, the directions themselves are drawn by lot, and no sign mends that.
 
     >>> turned(torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)).tolist()
     [[1.0, -1.0], [1.0, -1.0]]
@@ -189,14 +190,14 @@ def beside(device: torch.device, number: int = 0) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def marks(n: int, device: torch.device, *, step: float = 1.0) -> Tensor:
     """Numbers (n,) without a pattern; of another `step` others.
 
     Made on the CPU: they are the same on all devices, and on a GPU before any of its streams can read them.
     """
     with torch.inference_mode(False):  # they may be used outside of one
-        return torch.arange(1.0, n + 1, dtype=torch.float64).mul_(step).cos_().to(device)
+        return torch.arange(1.0, n + 1, dtype=torch.float64, device="cpu").mul_(step).cos_().to(device)
 
 
 def _size(A: Tensor) -> Tensor:
