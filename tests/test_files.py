@@ -81,7 +81,7 @@ def test_a_read_only_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def refuse(*given: object, **how: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
 
-    monkeypatch.setattr(files.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(files.tempfile, "mkdtemp", refuse)
     for call in (lambda: write_whole(tmp_path / "a.txt", "x"), lambda: check_room(tmp_path / "new" / "deeper")):
         with pytest.raises(DataError, match=r"expected a place that can be written to \(Read-only file system\)"):
             call()
@@ -141,11 +141,12 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_and_what_a_living_one_
     assert (tmp_path / "b").read_text() == "half"
 
 
-def test_a_file_that_is_just_being_opened_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_was_just_made_is_left_alone(tmp_path: Path) -> None:
     part, strange = tmp_path / "abc".join(files.PART), tmp_path / ".layerlaw.notes"
     foreign = tmp_path / ".layerlaw.0.abc.part"  # of another machine, whose lock may not be seen
-    part.touch()
-    foreign.write_text("half")
+    part.mkdir()
+    foreign.mkdir()
+    (foreign / "a").write_text("half")
     strange.write_text("mine")
     clear_parts(tmp_path)
     assert part.exists()
@@ -157,6 +158,24 @@ def test_a_file_that_is_just_being_opened_is_left_alone(tmp_path: Path) -> None:
     os.utime(foreign, (time.time() - 100_000,) * 2)
     clear_parts(tmp_path)
     assert not foreign.exists()
+
+
+MANY = """
+import sys, torch
+from safetensors.torch import save_file  # writes beside the file, and renames
+from layerlaw.files import replace_whole
+for i in range(60):
+    replace_whole(f"{sys.argv[1]}/{sys.argv[2]}-{i}", lambda part: save_file({"a": torch.zeros(20_000)}, part))
+"""
+
+
+def test_writers_of_one_folder_leave_each_other_alone(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", MANY, str(tmp_path), name], stderr=subprocess.PIPE, text=True)
+        for name in "abc"
+    ]
+    assert [writer.communicate(timeout=100)[1] for writer in writers] == [""] * 3
+    assert len(list(tmp_path.iterdir())) == 180
 
 
 def test_a_writer_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -103,67 +103,76 @@ def folder_for(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def replace_whole(path: str | os.PathLike[str], write: Callable[[Path], object], *, wanted: int | None = None) -> Path:
-    """Let `write` fill a file beside the path, then rename it into place: nobody ever sees half of it.
+    """Let `write` fill a file in a folder beside the path, then rename it into place: nobody ever sees half of it.
 
     What was there stays until then, also where the disk is full; `wanted` is how many bytes come, where that is known.
     What writers left behind that were killed in the middle is removed.
     """
     check_place(path := as_path(path))
     place = path.resolve()  # a link goes on to point where it did
-    with disk_told(path, wanted):
-        clear_parts(place.parent)
-        handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=PART[0], suffix=PART[1])
-        part = Path(temporary)
+    with disk_told(path, wanted), _workplace(place.parent) as own:
+        part = own / place.name
         try:
-            _hold(handle)  # while this process lives: what nobody holds is of a dead writer
             write(part)
-            os.fsync(handle)  # a disk may say that it is full only now
+            with part.open("r+b") as file:
+                os.fsync(file.fileno())  # a disk may say that it is full only now
             os.chmod(part, 0o644)
             os.replace(part, place)
         except BaseException as error:
-            size = part.stat().st_size if part.exists() else 0
-            part.unlink(missing_ok=True)
             if _is_full(error):
+                size = sum(one.stat().st_size for one in own.iterdir())
                 raise full_disk(path, wanted, written=size) from None
             raise
-        finally:
-            os.close(handle)
     return path
 
 
 HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
-PART = f".layerlaw.{HOST}.", ".part"  # how the names of files begin and end that are being written
+PART = f".layerlaw.{HOST}.", ".part"  # how the names of folders begin and end in which something is being written
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NEW = 60.0  # seconds in which a file without content may be one that is just being opened
-FOREIGN = 86_400.0  # seconds for which files of other machines are left alone, whose locks may not be seen here
+NEW = 60.0  # seconds in which a folder without content may be one that was just made
+FOREIGN = 86_400.0  # seconds for which folders of other machines are left alone, whose locks may not be seen here
 
 
-def _hold(handle: int) -> None:
+@contextmanager
+def _workplace(folder: Path) -> Iterator[Path]:
+    """A folder inside of another to write in, held while this process lives: what nobody holds is of a dead writer.
+
+    Not the file is held: libraries may write beside it and rename (safetensors does), which leaves another file there.
+    """
+    clear_parts(folder)
+    own = Path(tempfile.mkdtemp(dir=folder, prefix=PART[0], suffix=PART[1]))
     try:
-        import fcntl
+        with _held(own):
+            yield own
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
 
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):  # a system, or a file system, without such locks: nothing is tidied up there
-        pass
+
+@contextmanager
+def _held(folder: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Whether nobody else holds a folder, which this process then does in here, where the system has such locks."""
+    with ExitStack() as stack:
+        free = False
+        with suppress(ImportError, OSError):  # another one's; gone; or a system, or a file system, without such locks
+            import fcntl
+
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            free = True
+        yield free
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove what writers left in a folder that were killed in the middle; those that live hold a lock on theirs."""
-    try:
-        import fcntl
-
-        left = [entry.path for entry in os.scandir(folder) if entry.name.startswith(".layerlaw.")]
-    except (ImportError, OSError):
-        return
-    for name in left:
-        if not name.endswith(PART[1]):
-            continue
-        with suppress(OSError), open(name, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            status = os.fstat(file.fileno())
-            least = (0.0 if status.st_size else NEW) if os.path.basename(name).startswith(PART[0]) else FOREIGN
-            if time.time() - status.st_mtime >= least:
-                os.unlink(name)
+    """Remove what writers left in a folder that were killed in the middle; those that live hold theirs."""
+    with suppress(OSError):
+        left = [Path(entry) for entry in os.scandir(folder) if entry.name.startswith(".layerlaw.")]
+        for one in left:
+            if one.name.endswith(PART[1]) and one.is_dir():
+                with _held(one, wait=False) as free, suppress(OSError):
+                    least = (0.0 if os.listdir(one) else NEW) if one.name.startswith(PART[0]) else FOREIGN
+                    if free and time.time() - one.stat().st_mtime >= least:
+                        shutil.rmtree(one, ignore_errors=True)
 
 
 def _is_full(error: BaseException) -> bool:
@@ -233,18 +242,10 @@ def check_room(folder: str | os.PathLike[str], wanted: int = 1 << 16) -> None:
         place = place.parent
     if not place.is_dir():
         raise DataError(f"{folder}: expected a folder, got a file ({place}).")
-    with disk_told(folder, wanted):
-        clear_parts(place)
-        handle, name = tempfile.mkstemp(dir=place, prefix=PART[0], suffix=PART[1])
-        try:
-            _hold(handle)
-            content = memoryview(bytes(wanted))
-            while content:  # a nearly full disk takes a part of it first
-                content = content[os.write(handle, content) :]
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-            os.unlink(name)
+    with disk_told(folder, wanted), _workplace(place) as own, (own / "tried").open("wb") as file:
+        file.write(bytes(wanted))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes | memoryview) -> Path:
