@@ -1,7 +1,10 @@
 """`layerlaw probe --shard i/n --state FOLDER` and `layerlaw merge`: what each says, writes and refuses."""
 
+import itertools
 import json
 import math
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -136,3 +139,21 @@ def test_a_folder_of_something_else_is_answered(called: Callable[..., str], here
     assert "got a file" in called("merge", "net.py", code=1)
     (here / "sums-1-of-1.safetensors").write_text("no state")
     assert "expected the state of a shard, got a file that is cut short or damaged" in called("merge", ".", code=1)
+
+
+def test_the_commands_of_the_guide_run_as_they_are_written(called: Callable[..., str], here: Path) -> None:
+    """With the model file of the page, which every process must find with the same weights."""
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    model = next(block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "def make()" in block)
+    (here / "model.py").write_text(model)
+    (section,) = re.findall(r"## Job arrays\n(.*?)\n## ", page, re.S)
+    loops = re.findall(r"do layerlaw (probe .*?); done", section)
+    assert len(loops) == 2
+    for command, i in itertools.product(loops, "1234"):
+        called(*shlex.split(command.replace("$i", i)))
+    (merge,) = re.findall(r"^layerlaw (merge array .*)$", section, re.M)
+    called(*shlex.split(merge))
+    called("probe", "model.py:make", "--data", "fashion_mnist_sample", "--out", "one.json")
+    one, merged = (ll.Record.load(here / name) for name in ("one.json", "record.json"))
+    D = [[site.values["separation"] for site in record.sites] for record in (merged, one)]
+    assert D[0] == pytest.approx(D[1], rel=1e-6)

@@ -64,7 +64,7 @@ def apart(a: Any, b: Any) -> float:
         assert len(a) == len(b)
         return max((apart(x, y) for x, y in zip(a, b, strict=True)), default=0.0)
     if isinstance(a, float) and isinstance(b, float) and math.isfinite(a):
-        return abs(a - b) / max(1.0, abs(a))
+        return abs(a - b) / max(1e-3, abs(a))  # coordinates in pictures may be 0
     assert a == b
     return 0.0
 
@@ -273,8 +273,19 @@ def changed_module() -> nn.Module:
             {},
             r"measured another model \(the same weights, but other modules as they are print",
         ),
-        (network(), (X.roll(1, 0), Y), {}, r"shard 1 of 2 measured other data \(other inputs or labels\)\. Where they"),
+        (
+            network(),
+            (X.roll(1, 0), Y),
+            {},
+            r"shard 1 of 2 measured other data \(other inputs or labels\)\. Where they should be the same: what draws or",
+        ),
         (network(), (X, Y.roll(1, 0)), {}, "shard 1 of 2 measured other data"),
+        (
+            network().float(),
+            (X.float(), Y),
+            {},
+            r"inputs tensors of float64 \(12,\) there, tensors of float32 \(12,\) here",
+        ),
         (
             network(),
             (X[:200], Y[:200]),
@@ -675,7 +686,7 @@ def test_another_version_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyP
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     monkeypatch.undo()
     with pytest.raises(
-        DataError, match=r"got version 3 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
+        DataError, match=r"got version 4 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
     ):
         probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)
 

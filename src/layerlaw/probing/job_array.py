@@ -170,7 +170,10 @@ class _Shard:
         if isinstance(data.source, Pair):
             batch = data.source.whole
         mark.update(batch.labels, *batch.tensors())
+        kind = "tensors" if isinstance(data.source, Pair) else "samples"
+        inputs = ", ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape[1:])}" for x in batch.tensors())
         found: Facts = {"batch_size": data.batch_size, "batches": data.length, "samples": data.samples}
+        found["inputs"] = f"{kind} of {inputs}"
         found |= {"order": data.order, "content": mark.text()}
         if (places := places_in(data.source)) is not None:
             if places != places_in(data.source):

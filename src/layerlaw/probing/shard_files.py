@@ -42,7 +42,7 @@ from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 
-FORMAT, VERSION = "layerlaw shard", 3
+FORMAT, VERSION = "layerlaw shard", 4
 STAGES: tuple[str, ...] = ("labels", "sums", "scatters")
 NAME = re.compile(r"(labels|sums|scatters)-(\d+)-of-(\d+)\.safetensors")
 MOST_SHARDS = 100_000
@@ -148,7 +148,9 @@ class ShardFolder:
             if what not in theirs or there == here:
                 continue
             told = difference(what, here, there)
-            raise DataError(f"{self.path}: shard {shard} of {self.shards} measured {told}. {cure_of(here, there)}.")
+            raise DataError(
+                f"{self.path}: shard {shard} of {self.shards} measured {told}. {cure_of(what, here, there)}."
+            )
 
 
 def found_shards(folder: Path) -> set[int]:

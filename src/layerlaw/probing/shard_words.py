@@ -24,6 +24,8 @@ UNSEEN = {"content": "other inputs or labels", "places": "other places of the sa
 SHA = ", sha256 "  # in front of a checksum of the weights
 MODULES = ", modules "  # in front of a checksum of the network as it is printed
 
+ANOTHER = "another measurement needs a folder of its own"
+
 STEADY_SHARDS = (
     "Random augmentation does this: make the data deterministic (no random transform, or one seeded by the place of the "
     "sample), and measure all shards again in a new folder"
@@ -150,24 +152,32 @@ def difference(what: str, here: Any, there: Any) -> str:
         told = [UNSEEN.get(key) or f"{key} {_short(there.get(key))} there, {_short(here[key])} here" for key in other]
         return f"{kind} ({'; '.join(told)})"
     if what == "model":
-        (weights, _, modules), (others, _, other_modules) = here.partition(MODULES), str(there).partition(MODULES)
-        if weights == others:
+        if here.partition(MODULES)[0] == str(there).partition(MODULES)[0]:
             why = "other modules as they are printed: an activation, eps or another setting"
             return f"{kind} (the same weights, but {why})"
-        alike = modules == other_modules and weights.partition(SHA)[0] == others.partition(SHA)[0]
-        kind = "the same architecture with other weights" if alike else "another architecture"
+        kind = "the same architecture with other weights" if _only_weights(here, there) else "another architecture"
     return f"{kind} ({_short(there)} there, {_short(here)} here)"
 
 
-def cure_of(here: Any, there: Any) -> str:
+def cure_of(what: str, here: Any, there: Any) -> str:
     """What to do where another shard measured something else.
 
-    >>> cure_of({"batches": 4, "content": "a"}, {"batches": 4, "content": "b"})[:60]
+    >>> cure_of("data", {"inputs": "samples of float32 (9,)", "content": "a"}, {"inputs": "samples of float32 (9,)"})[:60]
     'Where they should be the same: Random augmentation does this'
     """
     if isinstance(here, dict) and isinstance(there, dict) and here == {**there, "content": here.get("content")}:
+        if str(here.get("inputs")).startswith("tensors"):
+            return "Where they should be the same: what draws or shuffles these tensors needs a seed, the same in every job"
         return f"Where they should be the same: {STEADY_SHARDS}"
-    return "All shards take the same model, data and options; another measurement needs a folder of its own"
+    if what == "model" and _only_weights(here, there):
+        return f"Load the same weights in every job, or seed what draws them (torch.manual_seed in make); {ANOTHER}"
+    return f"All shards take the same model, data and options; {ANOTHER}"
+
+
+def _only_weights(here: Any, there: Any) -> bool:
+    """Whether two models, in the words of `model_in_words`, have the same modules and numbers of parameters."""
+    parts = [(name.partition(SHA)[0], name.partition(MODULES)[2]) for name in (str(here), str(there))]
+    return parts[0] == parts[1]
 
 
 def _short(value: Any) -> str:

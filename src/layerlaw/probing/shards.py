@@ -162,10 +162,11 @@ def check_same_text(checksum: str) -> None:
 def _check_same_weights(differ: list[str]) -> None:
     if differ:
         likely = "seeded otherwise, or loaded from another checkpoint"
-        cure = "Load or broadcast the same weights on all ranks; ranks that hold parts of one model pass `ranks`, the group"
+        cure = "Load, seed (torch.manual_seed) or broadcast the same weights on all ranks"
+        parts = "ranks that hold parts of one model pass `ranks`, the group over which the data are dealt"
         raise PassError(
             f"expected the same weights on all {world_size()} ranks, got different ones in {_some(differ)} ({likely}). "
-            f"{cure} over which the data are dealt."
+            f"{cure}; {parts}."
         )
 
 
