@@ -32,7 +32,7 @@ from layerlaw.probing import shard_files
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Prober
 from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, Shard, ShardFolder, merge, read_all, seal_of
-from layerlaw.probing.shard_words import ShardDone, behind, model_in_words
+from layerlaw.probing.shard_words import ShardDone, behind, inputs_in_words, model_in_words
 from layerlaw.probing.shards import ENOUGH
 from layerlaw.probing.sources import part_of, places_in, source_of, steady_first
 from layerlaw.probing.state import Split, State, first_pass, second_pass, taken_over
@@ -170,11 +170,8 @@ class _Shard:
         if isinstance(data.source, Pair):
             batch = data.source.whole
         mark.update(batch.labels, *batch.tensors())
-        kind = "tensors" if isinstance(data.source, Pair) else "samples"
-        inputs = ", ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape[1:])}" for x in batch.tensors())
         found: Facts = {"batch_size": data.batch_size, "batches": data.length, "samples": data.samples}
-        found["inputs"] = f"{kind} of {inputs}"
-        found |= {"order": data.order, "content": mark.text()}
+        found |= {"order": data.order, "inputs": inputs_in_words(batch.tensors(), data.source), "content": mark.text()}
         if (places := places_in(data.source)) is not None:
             if places != places_in(data.source):
                 cure = "Pass shuffle=False: shards in other jobs must find the samples in the same order"

@@ -147,10 +147,8 @@ class ShardFolder:
             there = theirs.get(what)
             if what not in theirs or there == here:
                 continue
-            told = difference(what, here, there)
-            raise DataError(
-                f"{self.path}: shard {shard} of {self.shards} measured {told}. {cure_of(what, here, there)}."
-            )
+            told, cure = difference(what, here, there), cure_of(what, here, there)
+            raise DataError(f"{self.path}: shard {shard} of {self.shards} measured {told}. {cure}.")
 
 
 def found_shards(folder: Path) -> set[int]:

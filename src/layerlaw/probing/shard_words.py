@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from layerlaw.capture.batches import Pair
 from layerlaw.errors import InputError
 from layerlaw.packed import digest_of
 from layerlaw.provenance import parameter_digest, unreadable
@@ -21,6 +22,7 @@ SHOWN = 8  # numbers, commands
 OTHER = {"model": "another model", "data": "other data", "test": "other test data", "options": "with other options"}
 OTHER |= {"sites": "other sites", "classes": "other classes", "splits": "other data sets"}
 UNSEEN = {"content": "other inputs or labels", "places": "other places of the samples in the data set"}  # checksums
+TENSORS = "tensors"
 SHA = ", sha256 "  # in front of a checksum of the weights
 MODULES = ", modules "  # in front of a checksum of the network as it is printed
 
@@ -135,6 +137,17 @@ def model_in_words(network: nn.Module, known: Mapping[str, Any]) -> str:
     return f"{known['model']}, {known['parameters']:,} parameters{SHA}{weights}{MODULES}{modules}"
 
 
+def inputs_in_words(inputs: Sequence[Tensor], source: object) -> str:
+    """What the network is called with: of tensors all shards must have the same, of other data the same samples.
+
+    >>> import torch
+    >>> inputs_in_words([torch.zeros(5, 3)], source=None)
+    'samples of float32 (3,)'
+    """
+    kind = TENSORS if isinstance(source, Pair) else "samples"
+    return f"{kind} of " + ", ".join(f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape[1:])}" for x in inputs)
+
+
 def difference(what: str, here: Any, there: Any) -> str:
     """What another shard measured, where that is not what this one measures.
 
@@ -166,7 +179,7 @@ def cure_of(what: str, here: Any, there: Any) -> str:
     'Where they should be the same: Random augmentation does this'
     """
     if isinstance(here, dict) and isinstance(there, dict) and here == {**there, "content": here.get("content")}:
-        if str(here.get("inputs")).startswith("tensors"):
+        if str(here.get("inputs")).startswith(TENSORS):
             return "Where they should be the same: what draws or shuffles these tensors needs a seed, the same in every job"
         return f"Where they should be the same: {STEADY_SHARDS}"
     if what == "model" and _only_weights(here, there):

@@ -16,11 +16,10 @@ from layerlaw.stats.sums import ClassSums
 
 Weighting = Literal["samples", "classes"]
 FLOAT32_RESOLUTION = 1.2e-7
-CONSTANT = 1e-12  # of a sum of squares: a target that varies by less does not vary
+CONSTANT, COLLINEAR = 1e-12, 1e-12  # shares of a target's squares, of the largest eigenvalue, that are rounding
 CARRIED = 1e4  # times as far as most class means lie from each other: so far an outlier carries one
 UNEQUAL = 1e6  # times as many samples in a class as in another: a Gram matrix of their contrasts has lost six digits
 ADDED_UP = 0.1  # of √n: what float64 sums of so many samples round, in units of the last digit of their offset
-COLLINEAR = 1e-12  # eigenvalues of the targets' correlations below this share of the largest are rounding
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,7 @@ class Span:
 
     def look(self, *, nearest: bool = True) -> None:
         """Work out what a scatter asks for, now: behind the products of the samples a GPU would be waited for."""
-        _ = self.weighting == "classes" or self.balanced or self.equal_whitener
-        _ = self.middle if nearest else None
+        _ = self.weighting == "classes" or self.balanced or self.equal_whitener, nearest and self.middle
 
     @staticmethod
     def stack(spans: Sequence[Span]) -> Span:
