@@ -181,6 +181,12 @@ def test_samples_that_are_none() -> None:
         ((spoilt, y), None, FeatureError, "training data: expected finite inputs, got NaN or infinity"),
         ((x, y), (spoilt, y), FeatureError, "test data: expected finite inputs"),
         ((x, y), (x[:, :5], y), FeatureError, "test data: expected 12 numbers per sample, got 5"),
+        (
+            (x.view(-1, 3, 2, 2), y),
+            (x.view(-1, 3, 2, 2).permute(0, 2, 3, 1), y),
+            FeatureError,
+            r"test data: expected samples of shape \(3, 2, 2\) as in training, got \(2, 2, 3\)\. Put their axes in",
+        ),
         ((x, y), (x, y + 1), LabelError, "test labels: expected labels in 0 … 3"),
         (
             (x, y[:9]),

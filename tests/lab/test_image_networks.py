@@ -27,6 +27,7 @@ from layerlaw.lab import (
     TiedNetwork,
     sweep,
 )
+from layerlaw.lab.forwards import Forwards
 from layerlaw.lab.networks.convolutional import CopiedConv2d
 from layerlaw.lab.trainer import Trainer
 from layerlaw.lab.training import SingleEngine, batch_that_fits, train
@@ -429,17 +430,36 @@ def test_out_of_memory_says_which_batch_would_fit(monkeypatch: pytest.MonkeyPatc
     )
     with pytest.raises(MemoryBudgetError, match=rf"{words}\. Pass batch_size=10\.$"):
         sweep([recipe], samples, progress=False)
-    whole = ll.lab.Schedule(batchnorm=("running", "whole"))
-    with pytest.raises(
-        MemoryBudgetError, match=r"Pass batch_size=10; batchnorm='whole' measures all 24 samples as one batch"
-    ):
-        sweep([recipe], samples, schedule=whole, progress=False)
+    with pytest.raises(MemoryBudgetError, match=r"Pass batch_size=2\.$"):
+        sweep([replace(recipe, batch_size=3)], samples, progress=False)
     uneven = replace(recipe, batch_size=23)  # half of it, 11, leaves one of 23 alone
     with pytest.raises(MemoryBudgetError, match=r"Pass batch_size=10\.$"):
         sweep([uneven], pictures(23, test=8, side=16), progress=False)
-    monkeypatch.setattr("layerlaw.lab.jobs.batch_that_fits", lambda *given: 1)
+    monkeypatch.setattr("layerlaw.lab.training.batch_that_fits", lambda *given: 1)
     with pytest.raises(MemoryBudgetError, match=r"not even batches of 2 would fit\. Choose a smaller network\."):
         sweep([recipe], samples, progress=False)
+
+
+def test_out_of_memory_while_measuring_is_no_matter_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, seen = Forwards._forward, []
+
+    def crowded(self: Forwards, cuts: list[slice]) -> object:
+        if (longest := max(cut.stop - cut.start for cut in cuts)) > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        seen.append(longest)
+        return forward(self, cuts)
+
+    samples = pictures(24, test=8, side=16)
+    recipe = Recipe(small("resnet18", inputs=1, classes=4), batch_size=6, epochs=1)
+    schedule = ll.lab.Schedule(batchnorm=("running",))
+    (roomy,) = sweep([recipe], samples, schedule=schedule, progress=False)
+    monkeypatch.setattr(Forwards, "_forward", crowded)
+    (run,) = sweep([recipe], samples, schedule=schedule, progress=False)
+    assert max(seen) <= 10
+    assert [m.separation for m in run.measurements] == [pytest.approx(m.separation) for m in roomy.measurements]
+    words = r"measuring batches of 24 \(batchnorm='whole'\) ran out of memory on cpu\. Their .*leave this mode out"
+    with pytest.raises(MemoryBudgetError, match=words):
+        sweep([recipe], samples, schedule=ll.lab.Schedule(batchnorm=("whole",)), progress=False)
 
 
 def test_a_network_of_ones_own_gets_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,10 @@ from torch.utils._pytree import tree_map_only
 
 from layerlaw.errors import DataError, InputError, LayerlawError, MemoryBudgetError
 from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, members_that_fit
-from layerlaw.lab.networks import none_alone
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
-from layerlaw.lab.training import SingleEngine, batch_that_fits, measured_again
+from layerlaw.lab.training import SingleEngine, measured_again, smaller_batch
 from layerlaw.law import LawFit, fit_law
 from layerlaw.packed import read_torch, write_torch
 from layerlaw.wording import counted
@@ -300,12 +299,10 @@ def run(job: Job, report: Report | None = None) -> Checkpoint:
 def _smaller_batch(job: Job) -> str:
     """What to do where a single network does not fit."""
     size, samples = job.recipe.batch_size, job.members[0].samples
-    fit = none_alone(len(samples.labels), min(size // 2, batch_that_fits(job.recipe, samples, job.device)))
-    fits = f"about {fit} samples per batch would fit, not {size}. Pass batch_size={fit}"
-    advice = fits if fit >= 2 else "not even batches of 2 would fit. Choose a smaller network"
-    if "whole" in job.schedule.batchnorm and len(samples.labels) > size:
-        advice += f"; batchnorm='whole' measures all {len(samples.labels)} samples as one batch: leave it out"
-    return f"{advice}."
+    fit = smaller_batch(job.recipe, samples, job.device)
+    if fit < 2:
+        return "not even batches of 2 would fit. Choose a smaller network."
+    return f"about {fit} samples per batch would fit, not {size}. Pass batch_size={fit}."
 
 
 class EntangledError(Exception):

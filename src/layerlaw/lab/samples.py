@@ -50,6 +50,11 @@ class Samples:
             test_y, _ = checked_labels(test_y, K, where="test labels")
             if test_x[0].numel() != x[0].numel():
                 raise FeatureError(f"test data: expected {x[0].numel()} numbers per sample, got {test_x[0].numel()}.")
+            here, there = ([size for size in one.shape[1:] if size != 1] for one in (x, test_x))
+            if here != there and len(here) > 1 and len(there) > 1:  # else flat, or without the axis of a single channel
+                came = f"samples of shape {tuple(x.shape[1:])} as in training, got {tuple(test_x.shape[1:])}"
+                cure = "Put their axes in the same order (torch.Tensor.permute)"
+                raise FeatureError(f"test data: expected {came}. {cure}.")
             test_x = test_x.reshape(-1, *x.shape[1:])
         return cls(x, y, test_x, test_y, K, class_names or tuple(str(k) for k in range(K)))
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import has_batchnorm
 from layerlaw.capture.plan import Plan
-from layerlaw.errors import FeatureError, InputError, PassError
+from layerlaw.errors import FeatureError, InputError, MemoryBudgetError, PassError
 from layerlaw.lab.forwards import Forwards
 from layerlaw.lab.samples import Samples
 from layerlaw.law.words import step_called
@@ -221,12 +221,13 @@ def measure_network(
                 Forwards(network, plan, sites, x, size, "running" if batchnorm == "running" else "batch"),
             )
             real, known = split != "permuted", trained if split == "test" else None
-            how: dict[str, Any] = {"references": known, "readers": readers if schedule.collapse and real else None}
+            asked = readers if schedule.collapse and real else None
+            how: dict[str, Any] = {"mode": batchnorm, "references": known, "readers": asked}
             try:
-                values, centers, *scores = _two_passes(forwards, names, y, samples.classes, **how)
+                values, centers, *scores = _in_memory(forwards, names, y, samples.classes, **how)
             except (FeatureError, PassError):
                 sound = _sound(forwards, names)
-                values, centers, *scores = _two_passes(forwards, sound, y, samples.classes, **how)
+                values, centers, *scores = _in_memory(forwards, sound, y, samples.classes, **how)
             trained = centers if split == "train" else trained
             nothing: _Values = None, None, 0, (None,) * samples.classes, {}
             along = [values.get(name, nothing) for name in names]
@@ -240,6 +241,23 @@ def measure_network(
 
 
 _Values = tuple[float | None, float | None, int, tuple[float | None, ...], dict[str, float | None]]
+
+
+def _in_memory(forwards: Forwards, *given: Any, mode: BatchNormMode, **how: Any) -> Any:
+    """`_two_passes`, in smaller batches where a device has no room for these and they make no difference."""
+    while True:
+        try:
+            return _two_passes(forwards, *given, **how)
+        except torch.OutOfMemoryError as error:
+            size, forwards.size = forwards.size, max(1, forwards.size // 2)
+            if forwards.state == "running" and size > 1:
+                continue
+            what = f"measuring batches of {size} (batchnorm={mode!r}) ran out of memory on {forwards.device}"
+            why = (
+                "Their statistics are what is measured, so they cannot be smaller: leave this mode out of the schedule"
+            )
+            cure = "Choose a smaller network" if forwards.state == "running" else why
+            raise MemoryBudgetError(f"{what}. {cure}.") from error
 
 
 def _two_passes(

@@ -48,6 +48,14 @@ def batch_that_fits(
     return max(0, int((0.8 * memory - fixed) / (1.5 * each)))  # what is saved, and gradients on their way back
 
 
+def smaller_batch(
+    recipe: Recipe, samples: Samples, device: str | torch.device, network: nn.Module | None = None
+) -> int:
+    """About the batch size that fits where the recipe's own does not; 1 where not even 2 would."""
+    half = max(recipe.batch_size // 2, min(2, recipe.batch_size - 1))
+    return none_alone(len(samples.labels), min(half, batch_that_fits(recipe, samples, device, network)))
+
+
 def visited(
     network: nn.Module, rounds: Iterable[B], at: Collection[int], visit: Callable[[int], object] | None
 ) -> Iterator[B]:
@@ -85,8 +93,7 @@ def train(
         try:
             loss = float(trainer.train_epoch(epoch - 1)) / len(y)
         except torch.OutOfMemoryError as error:
-            fit = min(recipe.batch_size // 2, batch_that_fits(recipe, Samples(x, y), y.device, network))
-            fit = none_alone(len(y), fit)
+            fit = smaller_batch(recipe, Samples(x, y), y.device, network)
             cure = f"about {fit} would fit. Pass batch_size={fit}" if fit > 1 else "choose a smaller network"
             what = f"training in batches of {recipe.batch_size} ran out of memory on {y.device}"
             raise MemoryBudgetError(f"{what}: {cure}.") from error
