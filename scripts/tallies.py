@@ -7,8 +7,11 @@ when it was judged and chance would pass its limit at most once in five.
 import json
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = {
@@ -19,6 +22,7 @@ WORDS = {
     "self-check": ("self-check", "self-checks"),
 }
 EASY = 0.2
+TWICE = {("s3", "VGG11"), ("fig10", "2-layer blocks")}  # networks of other figures, shown beside
 
 
 def tally(rows: list[dict]) -> str:
@@ -85,6 +89,32 @@ def noise(record: dict) -> str:
     return f"in which the law holds the median is {a}, {b} and {c} % at 4, 8 and 20 layers"
 
 
+def straightness(records: dict[str, dict]) -> str:
+    """How many convolutional, residual and dense networks have an r that is no better than that of random splits."""
+    panels = [
+        panel
+        for name in ("fig4", "fig7", "fig8", "fig10", "s2", "s3")
+        for panel in records[name]["sheets"][0]["panels"]
+        if "mixed" not in panel["title"] and (name, panel["title"].split(", ")[1]) not in TWICE
+    ]
+    worse = 0
+    for panel in panels:
+        (points,) = {len(series["x"]) for series in panel["series"] if series["label"] == "D"}
+        r = float(panel["note"].split("r = ")[1].split(",")[0].replace("−", "-"))
+        worse += r > median_r(points)
+    return f"in {worse} of {len(panels)} pairs less straight than the median random split"
+
+
+@cache
+def median_r(points: int, draws: int = 20_000) -> float:
+    """The median correlation with depth of a fall that is split into steps at random."""
+    steps = np.random.default_rng(0).exponential(size=(draws, points - 1))
+    falls = -np.pad(steps.cumsum(1), ((0, 0), (1, 0)))
+    depth = np.arange(points) - (points - 1) / 2
+    falls -= falls.mean(1, keepdims=True)
+    return median(falls @ depth / np.sqrt((falls**2).sum(1) * (depth**2).sum()))
+
+
 def main() -> int:
     records = {
         path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/reproduction").glob("*.json")
@@ -117,6 +147,12 @@ def main() -> int:
     if (words := noise(records["fig1"])) not in texts["docs/reproduction.md"]:
         print(f"docs/reproduction.md: expected the words “{words}”, found other ones. Mend the sentence.")
         wrong += 1
+    words = straightness(records)
+    print(f"convolutions: {words}")
+    for path in ("README.md", "docs/findings.md"):
+        if words not in texts[path]:
+            print(f"{path}: expected these words, found other ones. Mend the sentence.")
+            wrong += 1
     for words in survivals(records):
         print(f"protocols: {words}")
         if words not in texts["docs/findings.md"]:
