@@ -14,6 +14,7 @@ LENGTHS = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in 
 OF_THE_WHOLE = {
     "test_bench",
     "test_arguments",
+    "test_default_device",
     "test_documentation",
     "test_layout",
     "test_odd_calls",

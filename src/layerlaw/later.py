@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
+from layerlaw.threads import on_cpu
+
 T = TypeVar("T")
 P = TypeVar("P")
 C = TypeVar("C", bound=type)
@@ -40,7 +42,7 @@ class Later(Generic[T]):
         """The value, worked out the first time."""
         make = self._make
         if make is not None:
-            self._value = make()
+            self._value = on_cpu(make)()
             self._make, self.held = None, 0  # and what it was made from can be let go of
         return cast(T, self._value)
 

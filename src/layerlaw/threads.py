@@ -1,4 +1,5 @@
-"""Several threads in one process: who works on which model, and switches of the whole process that all of them share."""
+"""Several threads in one process: who works on which model, switches of the whole process that all of them share, and the
+default device that each has for itself."""
 
 from __future__ import annotations
 
@@ -6,15 +7,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, get_args
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
+from torch._C import _len_torch_function_stack
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from layerlaw.errors import BusyError, check_choice
 from layerlaw.module_tree import walk
 
+P = ParamSpec("P")
+T = TypeVar("T")
 WhenBusy = Literal["wait", "raise"]
 """What a thread does whose model another thread is measuring: wait until it is free, or raise a `BusyError`."""
 
@@ -150,3 +157,63 @@ def claimed(network: nn.Module, busy: WhenBusy = "wait") -> Iterator[None]:
                 else:
                     del _users[id(module)]
             _free.notify_all()
+
+
+CPU = torch.device("cpu")
+
+_theirs: ContextVar[torch.device | None] = ContextVar("layerlaw default device of the user", default=None)
+"""Where our own code runs under somebody's default device: which one that was."""
+
+
+def default_mode() -> DeviceContext | None:
+    """What gives this thread a default device, the innermost one; `None`: nothing does, which is found out at once."""
+    if not _len_torch_function_stack():
+        return None
+    modes = reversed(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+    return next((mode for mode in modes if isinstance(mode, DeviceContext)), None)
+
+
+@contextmanager
+def _told(there: DeviceContext, device: torch.device, users: torch.device | None) -> Iterator[None]:
+    # The mode itself is told, and none is put above it, which would be asked in every call as well. Its own device is
+    # put back, not that of `torch.get_default_device()`: "cuda" means whichever is current.
+    before, token = there.device, _theirs.set(users)
+    there.device = device
+    try:
+        yield
+    finally:
+        there.device = before
+        _theirs.reset(token)
+
+
+def on_cpu(function: Callable[P, T]) -> Callable[P, T]:
+    """Our own function, called from the user's code: what it makes without a device is made on the CPU.
+
+    >>> @on_cpu
+    ... def made():
+    ...     return torch.zeros(1).device.type
+    >>> with torch.device("meta"):
+    ...     made(), torch.zeros(1).device.type
+    ('cpu', 'meta')
+    """
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        there = default_mode()
+        if there is None or there.device.type == "cpu":
+            return function(*args, **kwargs)
+        with _told(there, CPU, there.device):
+            return function(*args, **kwargs)
+
+    return run
+
+
+@contextmanager
+def users_device() -> Iterator[None]:
+    """The user's code, called from our own: their default device is there again."""
+    users, there = _theirs.get(), default_mode()
+    if users is None or there is None:
+        yield
+        return
+    with _told(there, users, None):
+        yield

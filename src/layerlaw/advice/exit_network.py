@@ -28,6 +28,7 @@ from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.plain import Misfit, misfit
 from layerlaw.progress import Counter, Progress, silent
 from layerlaw.provenance import parameter_digest
+from layerlaw.threads import users_device
 
 if TYPE_CHECKING:
     from layerlaw.advice.exit_report import ExitReport
@@ -358,6 +359,7 @@ def compared(
     n = len(example.labels)
     inputs = [example.at(torch.arange(i * size, (i + 1) * size) % n) for i in range(singles)]
 
+    @users_device()
     def seconds(net: nn.Module) -> float:
         started = time.perf_counter()
         for one in inputs:

@@ -31,7 +31,7 @@ from layerlaw.progress import Progress, choose
 from layerlaw.provenance import model_provenance, provenance
 from layerlaw.stats import ClassSums
 from layerlaw.stats.labels import near_chance
-from layerlaw.threads import claimed
+from layerlaw.threads import claimed, on_cpu, users_device
 from layerlaw.verdict.sentences import hardly_decides
 from layerlaw.wording import counted, joined, percent
 
@@ -39,6 +39,7 @@ ExitChoice = Literal["centers", "linear", "best"]
 MOST = 4  # exits of single samples, evenly along depth: to look at one costs time
 
 
+@on_cpu
 def early_exit(
     model: nn.Module,
     data: Any,
@@ -378,9 +379,7 @@ def why_together(study: _Study, j: int, example: Batch) -> str:
         return "the network is given several tensors, and those that it reads later would still be of the whole batch"
     if study.sites[j].fold > 1:
         return "a sample is several rows of the tensor there"
-    scores = _called(study.exit("centers", j), few)
-    best = scores.topk(2, 1).values
-    margin = best[:, 0] - best[:, 1]
+    margin = torch.sub(*_called(study.exit("centers", j), few).topk(2, 1).values.unbind(1))
     limit = float(margin.sort().values[len(margin) // 2])
     stay = margin < limit
     try:
@@ -393,6 +392,7 @@ def why_together(study: _Study, j: int, example: Batch) -> str:
     return "the network decides otherwise on a part of the batch than on all of it"
 
 
+@users_device()
 def _called(net: nn.Module, batch: Batch) -> Tensor:
     """On a copy: a network may overwrite its inputs."""
     here = batch.copy()

@@ -22,6 +22,7 @@ from layerlaw.errors import DataError, LabelError, LayerlawError, shown, whole_n
 from layerlaw.stats.labels import are_targets, listed_labels
 from layerlaw.stats.precision import native, not_dense
 from layerlaw.stats.ranks import world_size
+from layerlaw.threads import on_cpu, users_device
 
 LABEL_KEYS = ("labels", "label", "targets", "target")
 DEFAULT_BATCH = {"running": 256, "batch": 100, "whole": 256}  # 100: the chunk of the law's authors
@@ -178,12 +179,12 @@ class Batches:
             expected = "a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y)"
             raise DataError(f"{where}: expected {expected}, got {type(data).__name__}.")
         self.unequal = unequal_shares(data) if world_size() > 1 else ""
-        self.source, self.batch_size = data, getattr(data, "batch_size", None)
-        self.length = _length(data)
+        self.source, self.length, self.batch_size = data, _length(data), getattr(data, "batch_size", None)
 
     def __iter__(self) -> Iterator[Batch]:
         try:
-            source, index = iter(self.source), -1
+            with users_device():
+                source, index = iter(self.source), -1
         except Exception as error:
             raise self._failed(error, 0) from error
         if not isinstance(source, _BaseDataLoaderIter):  # one with persistent workers comes back, but begins anew
@@ -192,7 +193,8 @@ class Batches:
             self._last = source
         while True:
             try:
-                item = next(source)
+                with users_device():
+                    item = next(source)
             except StopIteration:
                 break
             except LayerlawError:
@@ -222,6 +224,7 @@ class Batches:
         """Keys of dictionaries that the network does not take, as far as batches were read."""
         return sorted(self._inputs.unused)
 
+    @on_cpu
     def _batch(self, item: Any, where: str) -> Batch:
         return as_batch(item, where, self._labels_at, self._inputs)
 

@@ -12,6 +12,7 @@ from layerlaw.capture.modules import matching, modules_of
 from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Site
 from layerlaw.errors import CaptureError
+from layerlaw.threads import users_device
 
 RULES = ("auto", "layers", "blocks")  # what a string may say instead of naming modules
 
@@ -32,7 +33,8 @@ def chosen_by(modules: Mapping[str, nn.Module], item: Any) -> list[str]:
 def _chosen_by(predicate: Callable[[str, nn.Module], Any], modules: Mapping[str, nn.Module]) -> list[str]:
     """The names of the modules that a user's own function of name and module chooses."""
     try:
-        return [name for name, module in modules.items() if name and predicate(name, module)]
+        with users_device():
+            return [name for name, module in modules.items() if name and predicate(name, module)]
     except Exception as error:  # it raises anything
         came = f"{type(error).__name__}: {error}"
         raise CaptureError(

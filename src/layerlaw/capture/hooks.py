@@ -22,6 +22,7 @@ from layerlaw.capture.replay import Passed, Replays
 from layerlaw.capture.trunk import DataFlow
 from layerlaw.errors import CaptureError, FeatureError
 from layerlaw.stats.precision import are_exact, full_precision, is_quiet
+from layerlaw.threads import users_device
 
 
 def _version(tensor: Tensor) -> int:
@@ -172,7 +173,7 @@ def _traced(network: nn.Module, batch: Batch, flow: DataFlow | None, hint: str, 
 
     given, versions = batch.copy(), [_version(tensor) for tensor in batch.tensors()]
     try:
-        with hooked(network, None, enter, leave), nullcontext() if flow is None else flow:
+        with hooked(network, None, enter, leave), users_device(), nullcontext() if flow is None else flow:
             found.output = network(*batch.args, **batch.kwargs)
     except Exception as error:
         alone = given.args[0] if len(given.args) == 1 and not isinstance(error, torch.OutOfMemoryError) else None
@@ -298,7 +299,8 @@ class Capture:
         replays = self._replays if rows is None else None
         with self._consuming(self.consume if replays is None else replays.watched(self.consume)):
             self.begin(batch, rows)
-            output = self.network(*batch.args, **batch.kwargs)
+            with users_device():
+                output = self.network(*batch.args, **batch.kwargs)
         self.check_calls(where)
         if replays is not None:
             replays.went(batch, output)
@@ -309,7 +311,8 @@ class Capture:
         held = Passed() if self._replays is None else self._replays.held()
         with self._consuming(held.add):
             self.begin(batch)
-            output = self.network(*batch.args, **batch.kwargs)
+            with users_device():
+                output = self.network(*batch.args, **batch.kwargs)
         return output, held.unchanged()
 
     @contextmanager

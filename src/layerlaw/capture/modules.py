@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from layerlaw.errors import CaptureError
 from layerlaw.module_tree import class_of, named
+from layerlaw.threads import default_mode, on_cpu
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.LocalResponseNorm)
 BARE = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -60,6 +61,8 @@ def hooked(
     Without `names` they are all; `left` are those of them that `leave` is called after, where it is not all.
     """
     modules = modules_of(network)
+    if default_mode() is not None:  # the forward is the user's, what is done in between is not
+        enter, leave = on_cpu(enter), on_cpu(leave)
     # One key for all, put in by hand: to register and remove them one by one takes as long as a small network's forward.
     key = RemovableHandle(OrderedDict()).id
     seen = [(name, modules[name]) for name in (modules if names is None else names)]

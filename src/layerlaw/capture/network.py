@@ -23,7 +23,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 from layerlaw.errors import CaptureError, InputError, check_seed
 from layerlaw.module_tree import buffers_in, in_a_row, parameters_in, walk
 from layerlaw.stats import all_reduce
-from layerlaw.threads import alone, claimed, eager_calls, no_fast_path
+from layerlaw.threads import alone, claimed, eager_calls, no_fast_path, on_cpu
 
 COMPILERS = ("torch._dynamo", "torch.nn.attention.flex_attention")  # without them nothing is compiled
 BatchNormMode = Literal["running", "batch", "whole"]
@@ -338,6 +338,7 @@ def _of_the_process() -> list[Callable[[], object]]:
     return found
 
 
+@on_cpu
 def untrained(model: nn.Module, *, seed: int = 0) -> nn.Module:
     """A copy of the network with freshly drawn parameters: the null against which training is judged.
 

@@ -26,6 +26,7 @@ from layerlaw.capture.hooks import Call, Seen, trace
 from layerlaw.capture.modules import NORMS
 from layerlaw.capture.plan import Part, PartKind, Site
 from layerlaw.module_tree import class_of
+from layerlaw.threads import users_device
 
 At = Literal["input", "output"]
 SiteOf = Callable[[str, int, At], Site | str]  # the site at a call of a module, or the reason why it cannot be one
@@ -247,7 +248,7 @@ def _is_affine(module: nn.Module, like: Tensor) -> bool:
     g = torch.Generator().manual_seed(0)
     a, b = (torch.randn(like.shape, generator=g).to(like) for _ in range(2))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), users_device():
             both, one, other, nothing = (module.forward(x) for x in (a + b, a, b, torch.zeros_like(a)))
             off, size = (both + nothing - one - other).abs().max(), both.abs().max()
     except Exception:
@@ -261,7 +262,7 @@ def _scale_free(module: nn.Module, like: Tensor) -> bool:
         return False
     x = 4 * torch.randn(like.shape, generator=torch.Generator().manual_seed(0)).to(like)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), users_device():
             once, twice = module.forward(x.clone()), module.forward(2 * x)
     except Exception:
         return False  # it wants more than one tensor

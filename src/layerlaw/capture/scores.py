@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from layerlaw.capture.batches import Batch
 from layerlaw.errors import CaptureError, InputError, shown
+from layerlaw.threads import users_device
 
 AUTO, WHOLE = "auto", "output"
 FEATURES = (
@@ -51,7 +52,8 @@ class Scores:
     def of(self, output: Any) -> Tensor | None:
         """The scores in one output; `None` where it has none."""
         if self.function is not None:
-            return _as_scores(self.function(output))
+            with users_device():
+                return _as_scores(self.function(output))
         return None if self.place is None else _as_scores(_at(output, self.place))
 
 
@@ -121,7 +123,8 @@ def _chosen(choice: Any, output: Any, samples: int) -> Scores:
     place: Place = () if choice == WHOLE and isinstance(output, Tensor) else (choice,)
     made = Scores(function=choice, given=True) if own else Scores(place=place, given=True)
     try:
-        value = choice(output) if own else _at(output, place)
+        with users_device():
+            value = choice(output) if own else _at(output, place)
     except Exception as error:  # the user's own function raises anything
         value = f"{type(error).__name__}: {error}"
     if (found := _as_scores(value)) is None or len(found) != samples:
@@ -165,7 +168,8 @@ def _graph(
             parameter.requires_grad_(True)
         given = batch.copy()
         try:
-            output = network(*given.args, **given.kwargs)
+            with users_device():
+                output = network(*given.args, **given.kwargs)
             tensors = [_at(output, place) for place in places]
             sources = [*parameters, *(t for t in tensors if t.requires_grad)]
             found: list[list[Tensor | None]] = []

@@ -26,8 +26,10 @@ from layerlaw.later import waits
 from layerlaw.pages import movie, report
 from layerlaw.probing import probe
 from layerlaw.probing.kept_plans import Curve, KeptPlans, keeping
+from layerlaw.progress import warn
 from layerlaw.record import Record
 from layerlaw.stats.ranks import rank
+from layerlaw.threads import on_cpu, users_device
 from layerlaw.verdict.checks import other_data
 from layerlaw.verdict.stopping import UntilLaw
 
@@ -71,6 +73,7 @@ class Monitor:
     processes all of them call it, and rank 0 writes and sends.
     """
 
+    @on_cpu
     def __init__(
         self,
         model: nn.Module,
@@ -130,6 +133,7 @@ class Monitor:
         self._called = int(epoch)
         return self.measure(self._called) if self._called % self.every == 0 else None
 
+    @on_cpu
     def measure(self, epoch: int) -> Record | None:
         """Measure now; `None` where that fails, which a warning tells, the first time."""
         check_whole(0, kind=Integral, epoch=epoch)
@@ -327,7 +331,7 @@ class Monitor:
     def _guarded(self, key: str, what: str, action: Callable[[], object]) -> bool:
         """Whether an action worked; where it did not, that is told once."""
         try:
-            action()
+            users_device()(action)()
         except Exception as error:  # trackers and disks raise anything
             self._warn(key, f"{what} ({type(error).__name__}: {error})")
             return False
@@ -336,7 +340,7 @@ class Monitor:
     def _warn(self, key: str, words: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            warnings.warn(f"layerlaw monitor: {words}. The training goes on; this is told once.", stacklevel=4)
+            warn(f"layerlaw monitor: {words}. The training goes on; this is told once.")
 
 
 def _are_small(data: Any) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import warnings
 from pathlib import Path
 
 from torch import nn
 
 from layerlaw.capture.network import network_of
 from layerlaw.errors import DataError, InputError
+from layerlaw.progress import warn
 from layerlaw.record import LANGUAGE_MODEL, Record
 
 NAMES = re.compile(r"(epoch|step)-\d{6,8}\.json")  # as a monitor writes them; `layerlaw checkpoints` has more digits
@@ -28,7 +28,7 @@ def records_in(folder: Path, model: nn.Module) -> list[Record]:
         try:
             record = Record.load(path)
         except DataError as error:
-            warnings.warn(f"layerlaw monitor: an earlier record is left out: {error}", stacklevel=3)
+            warn(f"layerlaw monitor: an earlier record is left out: {error}")
             continue
         other = record.provenance.get("model"), record.provenance.get("parameters")
         counts = {own[1], _packed(network)} if record.kind == LANGUAGE_MODEL else {own[1]}

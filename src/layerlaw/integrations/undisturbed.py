@@ -27,6 +27,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from layerlaw.capture.network import Randomness, seeding
 from layerlaw.errors import InputError
+from layerlaw.threads import users_device
 
 FEW = 16  # samples that are read twice, to see whether they stay the same
 LONGEST = 100  # entries of a list or dictionary in which generators are looked for
@@ -57,7 +58,7 @@ def reread(data: Any, *, where: str = "data", seed: int = 0) -> Any:
         "num_workers": workers,
         "worker_init_fn": data.worker_init_fn,
         "timeout": data.timeout,
-        "generator": torch.Generator().manual_seed(seed),
+        "generator": _generator(seed),
     }
     if workers:
         how |= {"multiprocessing_context": data.multiprocessing_context, "prefetch_factor": data.prefetch_factor}
@@ -94,6 +95,12 @@ def _shuffled(n: int, seed: int) -> list[int]:
     return found
 
 
+def _generator(seed: int) -> torch.Generator:
+    """For a loader, which draws from it where the user's default device is."""
+    with users_device():
+        return torch.Generator(torch.empty(0).device).manual_seed(seed)
+
+
 def _drawn(sampler: Any, what: str, seed: int) -> list[Any]:
     """What a copy of somebody's own sampler gives; the training's own one does not notice."""
     try:
@@ -127,7 +134,7 @@ def drawn_anew(data: Any, *, seed: int = 0) -> bool:
     dataset = data.dataset if isinstance(data, DataLoader) else data
     if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset):
         return False
-    how: dict[str, Any] = {"generator": torch.Generator().manual_seed(seed)}
+    how: dict[str, Any] = {"generator": _generator(seed)}
     if isinstance(data, DataLoader):
         how |= {"collate_fn": data.collate_fn, "worker_init_fn": data.worker_init_fn, "timeout": data.timeout}
         if data.num_workers:

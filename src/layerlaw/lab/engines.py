@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from layerlaw.errors import LayerlawError, check_choice, needed
 from layerlaw.files import write_whole
 from layerlaw.lab.jobs import SAVE_SHARE, Checkpoint, Job, run
 from layerlaw.lab.samples import Samples
-from layerlaw.progress import Counter
+from layerlaw.progress import Counter, warn
 from layerlaw.provenance import code_version
 
 Engine = Literal["processes", "ray"]
@@ -273,7 +272,7 @@ class _RaySweep:
             elif len(idle) == len(self._seats) and time.monotonic() - began > PATIENCE:
                 began = float("inf")  # once
                 told = f"engine='ray': the cluster has had no free core or GPU for {PATIENCE:.0f} s; still waiting."
-                warnings.warn(told, stacklevel=5)
+                warn(told)
 
     def end(self) -> None:
         """Give all workers back."""

@@ -23,6 +23,7 @@ from layerlaw.errors import InputError
 from layerlaw.lab.losses import Loss, plan_sites
 from layerlaw.stats.centers import helmert_contrasts
 from layerlaw.stats.labels import one_hot
+from layerlaw.threads import on_cpu
 
 LEAST_DROP = 0.1  # of ln D over all layers: below, shares of the drop mean nothing and their gradients explode
 
@@ -128,6 +129,7 @@ class EvenSteps:
     `sites` as for `probe`; `example` are a few inputs for a dry run. Hooks are there during a call only.
     """
 
+    @on_cpu
     def __init__(self, model: nn.Module, example: Tensor, *, sites: SiteChoice = "auto") -> None:
         self.model = model
         self._plan = plan_sites(model, Batch((example,), {}, torch.zeros(len(example), dtype=torch.long)), sites)
@@ -141,6 +143,7 @@ class EvenSteps:
         """Where D is measured, along depth."""
         return [site.name for site in self._plan.along_depth]
 
+    @on_cpu
     def __call__(self, x: Tensor, labels: Tensor, classes: int | None = None) -> tuple[Any, Tensor]:
         """The model's output for x, and 1/evenness − 1 of this batch; `classes` where the batch may lack the last ones."""
         found: list[Tensor] = []

@@ -27,6 +27,7 @@ from layerlaw.lab.variability import PenaltySettings, VariabilityCriterion, chec
 from layerlaw.stats import ClassSums, checked_labels
 from layerlaw.stats.passes import check_finite
 from layerlaw.stats.ranks import all_reduce
+from layerlaw.threads import on_cpu
 
 _Hook = WeakHook  # its name in networks that were pickled by earlier versions
 
@@ -222,6 +223,7 @@ class SVSL(nn.Module):
         while self._handles:
             self._handles.pop().remove()
 
+    @on_cpu
     def measure_means(self, data: Any, *, batch_size: int | None = None) -> None:
         """For means="whole": class means of all sites over data as for `probe`, in eval mode."""
         network = self._net()
@@ -262,6 +264,7 @@ class SVSL(nn.Module):
             raise InputError("model: it is gone; the loss does not keep it alive.")
         return network
 
+    @on_cpu
     def _prepare(self, network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The dry run, and hooks at the sites; where it fails, no hook stays: a traceback may keep the loss alive."""
         try:

@@ -28,6 +28,7 @@ from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Schedule
 from layerlaw.lab.trainer import check_device
 from layerlaw.progress import Counter, Progress
+from layerlaw.threads import on_cpu, users_device
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
 MEMBERS_ON_GPU = 128  # which keep it busy: of several such fleets the host measures one while another one is trained
@@ -35,6 +36,7 @@ LAST_EPOCH = Schedule()
 Data = Mapping[str, Samples | Callable[[int], Samples]] | Samples
 
 
+@on_cpu
 def sweep(
     recipes: Sequence[Recipe],
     data: Data,
@@ -137,7 +139,7 @@ def _members(
         if isinstance(data, Mapping) and recipe.data not in data:
             raise InputError(f"sweep: expected samples called {recipe.data!r}, got {', '.join(map(repr, data))}.")
         named, network = data if isinstance(data, Samples) else data[recipe.data], recipe.network
-        samples = named if isinstance(named, Samples) else named(recipe.seed)
+        samples = named if isinstance(named, Samples) else users_device()(named)(recipe.seed)
         network.check(samples, recipe.batch_size)
         if max(schedule.epochs, default=0) > recipe.epochs:
             raise InputError(

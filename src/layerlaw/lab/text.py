@@ -18,6 +18,7 @@ from layerlaw.lab.recipe import check_positive
 from layerlaw.lab.trainer import check_device, steps
 from layerlaw.lab.training import visited
 from layerlaw.progress import Progress, choose
+from layerlaw.threads import on_cpu
 
 TextTask = Literal["next", "masked"]
 FINAL_SHARE = 0.1  # of the learning rate, at the last step
@@ -124,6 +125,7 @@ def cross_entropy(
     return F.cross_entropy(logits.flatten(0, 1), answers.flatten(), reduction=reduction)
 
 
+@on_cpu
 def train_text(
     model: TextModel,
     ids: Tensor,
@@ -173,6 +175,7 @@ def train_text(
     return losses
 
 
+@on_cpu
 @torch.no_grad()
 def text_loss(model: TextModel, ids: Tensor, recipe: TextRecipe) -> float:
     """Mean cross-entropy in nats on a held-out text, in float32; lower is better, ln(vocabulary) is chance.

@@ -23,7 +23,7 @@ from layerlaw.errors import InputError
 from layerlaw.lab.losses import plan_sites
 from layerlaw.lab.networks import Precision
 from layerlaw.lab.recipe import Recipe
-from layerlaw.threads import Counted
+from layerlaw.threads import Counted, users_device
 
 B = TypeVar("B")
 WARM_UP = 2  # steps, and one more, before one is recorded
@@ -199,7 +199,8 @@ class Trainer(Recorded):
     def _logits(self, x: Tensor, y: Tensor) -> Any:
         if self._inside is not None:
             return self._inside.run(Batch((x,), {}, y), where="training")
-        return (self._forward if len(y) == self._whole else self.network)(x)
+        with users_device():
+            return (self._forward if len(y) == self._whole else self.network)(x)
 
     def _loss_of(self, rows: Tensor) -> Tensor:
         x, y = self.x[rows], self.y[rows]

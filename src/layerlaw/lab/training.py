@@ -22,6 +22,7 @@ from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Measurement, Schedule, measure_network
 from layerlaw.lab.trainer import Trainer, arithmetic
 from layerlaw.progress import Progress, choose
+from layerlaw.threads import on_cpu, users_device
 
 B = TypeVar("B")
 
@@ -30,9 +31,8 @@ def batch_that_fits(
     recipe: Recipe, samples: Samples, device: str | torch.device, network: nn.Module | None = None
 ) -> int:
     """About how many samples per batch the device would hold while the recipe's network is trained, or this one."""
-    where = torch.device(device)
+    where, found = torch.device(device), dict[int, Tensor]()
     memory = torch.cuda.get_device_properties(where).total_memory if where.type == "cuda" else 4 * 2**30
-    found: dict[int, Tensor] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         found[tensor.untyped_storage().data_ptr()] = tensor
@@ -60,6 +60,7 @@ def visited(
     network: nn.Module, rounds: Iterable[B], at: Collection[int], visit: Callable[[int], object] | None
 ) -> Iterator[B]:
     """Pass on what the rounds of a training give, until `visit` returns `True` (that very object); ends in eval mode."""
+    visit = visit and users_device()(visit)
     if visit is None or 0 not in at or visit(0) is not True:
         network.train()
         for number, given in enumerate(rounds, 1):
@@ -71,6 +72,7 @@ def visited(
     network.eval()
 
 
+@on_cpu
 def train(
     network: nn.Module,
     x: Tensor,
@@ -124,9 +126,8 @@ class SingleEngine:
         compile: bool = False,
     ) -> None:
         self._samples, self._schedule = samples.to(device), schedule
-        self._device = torch.device(device)
+        self._device, self._random = torch.device(device), list[Tensor]()
         self._cuda = [self._device] if self._device.type == "cuda" else []
-        self._random: list[Tensor] = []
         with self._drawing():
             torch.manual_seed(recipe.seed)
             network = recipe.network.build()

@@ -52,7 +52,7 @@ from layerlaw.probing.shards import check_same_text, same_network
 from layerlaw.progress import Progress
 from layerlaw.record import Record
 from layerlaw.stats.ranks import Ranks, measured_together
-from layerlaw.threads import WhenBusy, claimed
+from layerlaw.threads import WhenBusy, claimed, on_cpu, users_device
 
 __all__ = ["BlockStack", "Loaded", "find_blocks", "load", "load_tokenizer", "pieces_of", "probe_lm"]
 
@@ -69,6 +69,7 @@ MOVED = {
 }
 
 
+@on_cpu
 @measured_together
 def probe_lm(
     model: nn.Module | str | os.PathLike[str] | Loaded,
@@ -140,7 +141,7 @@ def probe_lm(
     if isinstance(model, Loaded):
         loaded = model
     else:
-        with quiet_transformers(bars=progress is not False):
+        with quiet_transformers(bars=progress is not False), users_device():
             loaded = load(model)
     uncut = text if isinstance(text, UncutText) else pieces_of(text)
     check_lens(lens, lens_tokens, normalize, uncut.groups)

@@ -25,6 +25,7 @@ from layerlaw.capture.plan import Part, Plan, Site
 from layerlaw.errors import CaptureError, InputError, LayerlawError
 from layerlaw.lm.weights import weight_count
 from layerlaw.module_tree import class_of
+from layerlaw.threads import on_cpu, users_device
 
 Norm = Literal["rms", "layer", "none"]
 LEAST_BLOCKS = 2
@@ -107,6 +108,7 @@ class _Step:
         return self.call.input is not None and before.state is not None and self.call.input.same_content(before.state)
 
 
+@on_cpu
 def find_blocks(model: nn.Module, inputs: Mapping[str, Any], named: str | Sequence[str] | None = None) -> BlockStack:
     """Run the model once on a few tokens and find its blocks, or those that are `named`; an error shows its tree.
 
@@ -297,7 +299,7 @@ def _kind_of_norm(module: nn.Module, d: int) -> Norm | None:
     if first is not None:  # the weights of an offloaded module come when it is called
         x = x.to("cpu" if first.is_meta else first.device, first.dtype)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), users_device():
             plain, scaled, shifted = (module(v) for v in (x, 4 * x, x + 32))
     except Exception:  # whatever it is, it is no norm of a row
         return None
@@ -317,7 +319,7 @@ def run(capture: Capture, inputs: Mapping[str, Any], *, where: str) -> Any:
 def explained(inputs: Mapping[str, Any], where: str) -> Iterator[None]:
     """No gradients; a forward that fails is reported with the shapes that went in."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), users_device():
             yield
     except LayerlawError:
         raise

@@ -31,6 +31,7 @@ from layerlaw.measures.residual import linear_map
 from layerlaw.stats.moments import CrossMoments, Moments
 from layerlaw.stats.precision import at_least_float32
 from layerlaw.stats.ranks import all_reduce
+from layerlaw.threads import users_device
 
 if TYPE_CHECKING:
     from layerlaw.lm.stream import TextPlan
@@ -86,7 +87,7 @@ class StateReader:
     def scores(self, rows: Tensor) -> Tensor:
         """Scores (n, V) from states (n, d)."""
         x = rows.to(self.dtype)[None]
-        with self.head.whole():
+        with self.head.whole(), users_device():
             for _, module, factor in self.steps:
                 at = next((p.device for p in module.parameters() if not p.is_meta), x.device)
                 x = module((x if factor == 1 else x * factor).to(at))

@@ -23,6 +23,7 @@ from layerlaw.lm.blocks import explained
 from layerlaw.lm.pieces import GOLDEN, Pieces, evenly
 from layerlaw.lm.tasks import TokenBatch, token_inputs
 from layerlaw.lm.weights import head_module, vocabulary_of, weight_count
+from layerlaw.threads import users_device
 from layerlaw.wording import counted
 
 ENOUGH = 2048  # tokens: the mean is known to about a tenth of a nat
@@ -94,7 +95,7 @@ class Head:
         found = cls(model, name, _map_between(seen[0][1], scores, getattr(model, "config", None)))
         if found.spared:
             try:
-                with torch.no_grad(), found:
+                with torch.no_grad(), users_device(), found:
                     model(**inputs)
             except Exception:  # the model needs the scores of every place
                 return cls(model, "")
@@ -186,7 +187,7 @@ class Head:
     def _scores(self, rows: Tensor) -> Tensor:
         if not self.spared or self.module is None or self.after is None:
             return rows
-        with self.whole():
+        with self.whole(), users_device():
             scores: Tensor = self.after(self.module(rows[None]))[0]
         return scores
 

@@ -25,6 +25,7 @@ from layerlaw.stats.precision import double, foreign, full_precision, native, no
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
 from layerlaw.stats.spectrum import beside
 from layerlaw.stats.sums import MANY
+from layerlaw.threads import on_cpu
 
 ALIKE = 1e-6  # of the largest eigenvalue of the targets' correlations: below, products of targets lose digits
 SLOW_SUMS = {"cuda"}  # devices on which sums by many classes take long enough to be left out
@@ -32,6 +33,7 @@ FAR_FIRST = 16  # times the mean square of the residuals of a class: so far the 
 _NUMBERED = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
 
 
+@on_cpu
 def separation_fuzziness(
     features: Any, labels: Any, *, weighting: Weighting = "samples", classes: int | None = None
 ) -> Any:
@@ -46,6 +48,7 @@ def separation_fuzziness(
         return _defined("D", separation(centers, scatter), centers)
 
 
+@on_cpu
 def target_separation(features: Any, targets: Any) -> float:
     """Separation fuzziness D_reg = Tr(SS_w SS_b⁺) of features (n, d) regressed on targets (n,) or (n, q), ≥ 0, lower better.
 
@@ -95,6 +98,7 @@ def _regressed(x: Tensor, y: Tensor) -> SiteRegression:
     return dict(second.sites())["features"]
 
 
+@on_cpu
 def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     """NC1 = Tr(Σ_W Σ_B⁺)/K with equally weighted classes, ≥ 0, 0 at collapse.
 
@@ -105,6 +109,7 @@ def nc1(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     return _one("nc1", features, labels, classes)
 
 
+@on_cpu
 def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     """Share of samples whose nearest class mean is that of their own class, in 0 … 1, higher is better.
 
@@ -115,6 +120,7 @@ def ncc_accuracy(features: Any, labels: Any, *, classes: int | None = None) -> A
     return _one("ncc_accuracy", features, labels, classes)
 
 
+@on_cpu
 def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     """Class-distance normalized variance, ≥ 0, 0 at collapse (Galanti et al.); infinite where two class means coincide.
 
@@ -125,6 +131,7 @@ def cdnv(features: Any, labels: Any, *, classes: int | None = None) -> Any:
     return _one("cdnv", features, labels, classes)
 
 
+@on_cpu
 def measure(
     features: Any,
     labels: Any,

@@ -37,7 +37,7 @@ from layerlaw.record import PartRow, Record, SiteRow
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Ranks, measured_together, world_size
-from layerlaw.threads import WhenBusy, claimed
+from layerlaw.threads import WhenBusy, claimed, on_cpu
 from layerlaw.verdict.sentences import listed
 
 __all__ = ["merge", "probe", "probe_shard", "sites"]
@@ -54,6 +54,7 @@ MOVED = {
 }
 
 
+@on_cpu
 @measured_together
 @again_without_plan
 def probe(
@@ -170,6 +171,7 @@ def probe(
     return record
 
 
+@on_cpu
 def sites(
     model: nn.Module,
     example: Any,

@@ -29,6 +29,7 @@ from layerlaw.progress import Progress, choose
 from layerlaw.record import Record
 from layerlaw.stats.centers import Weighting
 from layerlaw.stats.ranks import measured_together
+from layerlaw.threads import on_cpu
 
 BATCH = 1024  # rows at a time, where features do not fit the memory budget
 NOT_GIVEN = "no logits were given"
@@ -58,6 +59,7 @@ class _Stored(nn.Module):
         return given[-1] if len(given) > len(self.layers) else None
 
 
+@on_cpu
 @measured_together
 def record_of(
     features: Mapping[str, Any] | str | os.PathLike[str],

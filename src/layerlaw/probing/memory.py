@@ -16,6 +16,7 @@ from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.ranks import all_reduce, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression
+from layerlaw.threads import users_device
 
 GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
@@ -382,7 +383,8 @@ def samples_that_fit(network: nn.Module, batch: Batch) -> int:
     before = torch.cuda.memory_allocated(device)
     try:
         few = batch.first(2)
-        network(*few.args, **few.kwargs)
+        with users_device():
+            network(*few.args, **few.kwargs)
     except torch.OutOfMemoryError:
         return 0
     each = max(1, torch.cuda.max_memory_allocated(device) - before) / 2

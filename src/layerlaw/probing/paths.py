@@ -35,7 +35,7 @@ from layerlaw.sheet import ImagePanel, Sheet
 from layerlaw.stats import Frame, project
 from layerlaw.stats.labels import near_chance
 from layerlaw.stats.precision import double
-from layerlaw.threads import claimed
+from layerlaw.threads import claimed, on_cpu
 from layerlaw.verdict.sentences import hardly_decides
 from layerlaw.wording import counted, number, percent
 
@@ -172,8 +172,7 @@ class Paths(Shown):
         answer |= {"finds_errors": self.finds_errors(), "sites": list(self.sites)}
         answer |= {"samples": len(self.labels), "accuracy": float((~self.wrong).double().mean())}
         answer |= {"notes": list(self.notes), "last": list(self.last), "wrong": int(self.wrong.sum())}
-        plain = {**answer, "rows": self.rows(), "provenance": self.provenance}
-        return dict(json_safe(plain))
+        return dict(json_safe({**answer, "rows": self.rows(), "provenance": self.provenance}))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one JSON file, whole or not at all."""
@@ -225,6 +224,7 @@ class Paths(Shown):
         return "\n".join([self.sentence, *self.findings, *self.notes])
 
 
+@on_cpu
 def sample_paths(
     model: nn.Module,
     data: Any,

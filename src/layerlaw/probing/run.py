@@ -45,6 +45,7 @@ from layerlaw.stats.plane import Plane
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import adding_nothing, all_reduce, gathered, look_at_others, world_size
 from layerlaw.stats.regression import SecondRegression
+from layerlaw.threads import users_device
 
 UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None: where they fit the memory budget
     True: (True, True),
@@ -143,7 +144,8 @@ class Prober:
                 for batch in self.options.progress(data, "untrained, calibration", data.length):
                     if len(batch.labels) > 1:  # one sample has no statistics
                         here = batch.to(self.device).copy()
-                        fresh(*here.args, **here.kwargs)
+                        with users_device():
+                            fresh(*here.args, **here.kwargs)
         return replace(self, network=fresh).measure(data, "untrained")
 
     def not_finite(self, data: Batches) -> list[Site]:

@@ -41,6 +41,7 @@ from layerlaw.stats.passes import Dealt, FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import Exchange, through
 from layerlaw.stats.regression import FirstRegression, SecondRegression
+from layerlaw.threads import on_cpu
 
 FORMAT, VERSION = "layerlaw shard", 4
 STAGES: tuple[str, ...] = ("labels", "sums", "scatters")
@@ -294,6 +295,7 @@ def skeleton(facts: Facts, rows: Tensor | None) -> nn.Module:
     return network
 
 
+@on_cpu
 def merge(state: str | os.PathLike[str]) -> Record:
     """The record of a measurement whose shards have done all rounds, by what they left in their folder."""
     folder = finished(as_path(state, "state"))
@@ -310,8 +312,7 @@ def merge(state: str | os.PathLike[str]) -> Record:
         options, plan, classes = Options(**asked, progress=choose(False)), made(mine["plan"]), made(mine["classes"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{folder.path}: expected a plan of sites and classes, got another ({error}).") from None
-    network: Any = skeleton(mine, first.get("classifier"))
-    prober = Prober(network, plan, classes, options, Randomness(), None)
+    prober = Prober(skeleton(mine, first.get("classifier")), plan, classes, options, Randomness(), None)
     splits: list[Split] = []
     try:
         for label in mine["identity"]["splits"]:
@@ -365,8 +366,7 @@ def _merged(
     """What all shards found of one data set."""
     here, split, options = sums[0][1]["splits"][label], Split(), prober.options
     split.no_linear_why = here["no_linear_why"]
-    decided = any(facts["splits"][label]["decided"] for _, facts in scatters)
-    fingerprint = Fingerprint()
+    decided, fingerprint = any(facts["splits"][label]["decided"] for _, facts in scatters), Fingerprint()
     for _, facts in sums:
         fingerprint.follow(facts["splits"][label]["fingerprint"])
     for group, names in enumerate(here["groups"]):

@@ -25,6 +25,7 @@ from layerlaw.probing.targets import Targets
 from layerlaw.progress import warn
 from layerlaw.stats.labels import mixed_order
 from layerlaw.stats.ranks import all_reduce, from_first, gathered, rank, world_size
+from layerlaw.threads import users_device
 from layerlaw.wording import counted, first_other
 
 T = TypeVar("T")
@@ -137,7 +138,7 @@ def is_sharded(network: nn.Module) -> bool:
 def forward_along(network: nn.Module, *args: Any, **kwargs: Any) -> None:
     """A forward for the sake of other ranks, where they need this one inside of theirs; nothing of it is counted."""
     if world_size() > 1 and is_sharded(network):
-        with unobserved():
+        with unobserved(), users_device():
             network(*args, **kwargs)
 
 

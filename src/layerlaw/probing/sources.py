@@ -25,6 +25,7 @@ from layerlaw.data.prepared import Prepared, hub_data, is_hub_data, labeled_pict
 from layerlaw.errors import DataError, needed
 from layerlaw.probing.classes import names_in
 from layerlaw.probing.shard_words import STEADY_SHARDS
+from layerlaw.threads import on_cpu
 
 FEW = 32  # samples by which random augmentation is noticed
 
@@ -115,6 +116,7 @@ class Source(NamedTuple):
     prepared: str = ""
 
 
+@on_cpu
 def source_of(data: Any, network: nn.Module, *, prepare: Any = None, labels: int | str | None = None) -> Source:
     """Data as `probe` takes them, with what `prepare` makes of images or texts; `labels` says where their labels are."""
     by = "" if prepare is None else f"by {getattr(prepare, '__name__', type(prepare).__name__)}"
@@ -149,6 +151,7 @@ class OwnImages:
         size = "" if self.own.size is None else f"{'×'.join(map(str, self.own.size))} pixels, "
         return f"{size}{scale} ({self.own.source + ' of the model' if self.own.source else 'the default'})"
 
+    @on_cpu
     def __call__(self, image: Any) -> Tensor:
         """One picture of Pillow as (c, h, w)."""
         Image = needed("PIL.Image", "data", "preparing images", package="pillow")
