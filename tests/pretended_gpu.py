@@ -146,6 +146,7 @@ class Here(threading.local):
 
     def __init__(self) -> None:
         self.device, self.streams = 0, dict(DEFAULT)
+        self.leaving = False  # whether a tensor is sent to the CPU
 
 
 GPU, HOST = Gpu(), Known()
@@ -249,6 +250,8 @@ class OnGpu(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.one_hot:  # which makes a tensor beside the shell, in C++
+            return _one_hot(*args, **(kwargs or {}))
         if func is PLAIN_TO:  # of a tensor on the CPU, to the device of one that is not
             return moved(*args, **(kwargs or {}))
         return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
@@ -319,7 +322,11 @@ def moved(tensor: Tensor, *args: Any, **how: Any) -> Tensor:
     if device == tensor.device and dtype == tensor.dtype and not how.get("copy", False):
         return tensor
     blocking = {"non_blocking": True} if how.get("non_blocking", False) or any(value is True for value in args) else {}
-    return torch.ops.aten._to_copy.default(tensor, device=device, dtype=dtype, **blocking)
+    HERE.leaving, before = device.type == "cpu", HERE.leaving
+    try:
+        return torch.ops.aten._to_copy.default(tensor, device=device, dtype=dtype, **blocking)
+    finally:
+        HERE.leaving = before
 
 
 class Dispatch(dispatching.TorchDispatchMode):
@@ -362,6 +369,29 @@ def held(value: Any) -> Any:
     return value.held if isinstance(value, OnGpu) else value
 
 
+def _one_hot(classes: Tensor, num_classes: int = -1) -> Tensor:
+    count = int(classes.max()) + 1 if num_classes < 0 else num_classes
+    return (classes.unsqueeze(-1) == torch.arange(count, device=classes.device)).long()
+
+
+def _product(func: Any) -> Callable[..., Any]:
+    """Operations that only GPUs have: products whose numbers are added up in another type."""
+
+    def product(*args: Any, out_dtype: torch.dtype | None = None, out: Tensor | None = None) -> Tensor:
+        given = [value.to(out_dtype or args[-1]) for value in args if isinstance(value, Tensor)]
+        return func(*given) if out is None else out.copy_(func(*given))
+
+    return product
+
+
+ONLY_ON_GPUS = {
+    getattr(getattr(torch.ops.aten, name), kind): _product(getattr(torch, name))
+    for name in ("mm", "bmm", "baddbmm")
+    for kind in ("dtype", "dtype_out")
+    if hasattr(getattr(torch.ops.aten, name), kind)
+}
+
+
 def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operation of torch, where tensors or the device asked for may be on a GPU."""
     name, asked = func.overloadpacket.__name__, kwargs.get("device")
@@ -372,6 +402,8 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     if name == "copy_":
         target = args[0].device
+    elif name == "_to_copy" and there and target == CPU and not HERE.leaving:  # as its shell, says autograd in C++
+        target = there[0].place
     stream = current_stream(there[-1].place if there else target)  # of two the last: where a copy comes from
     if there:
         _look_at_devices(name, there, [t for t in given if not isinstance(t, OnGpu) and t.dim()], args)
@@ -381,7 +413,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         named["device"] = CPU
     if name == "_to_copy":
         named.pop("non_blocking", None)
-    out = func(*own, **named)
+    out = ONLY_ON_GPUS.get(func, func)(*own, **named)
     if name == "_to_copy" and any(out is value for value in own):  # same device and type, and yet a copy
         out = out.clone()
 
