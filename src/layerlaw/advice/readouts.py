@@ -47,7 +47,9 @@ class Readout(nn.Module):
             self.register_buffer(name, value)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(n, d) → (n, K)."""
+        """(n, d) → (n, K), on the device of the features, which its numbers follow: a network is moved without it."""
+        if self.mean.device != features.device:
+            self.to(features.device)
         return F.linear(features.to(self.mean.dtype) - self.mean, self.weight, self.bias)
 
     @classmethod
@@ -64,7 +66,7 @@ class Readout(nn.Module):
     @classmethod
     def trained(cls, features: Tensor, labels: Tensor, classes: int, *, seed: int = 0) -> Readout:
         """Multinomial logistic regression on (n, d) features, by L-BFGS; a fifth of the samples chooses the L2 penalty."""
-        x = at_least_float32(features)
+        x, labels = at_least_float32(features), labels.to(features.device)
         mean = x.mean(0)
         scale = (x - mean).square().mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
         x = (x - mean) / scale
