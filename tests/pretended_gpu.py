@@ -134,6 +134,7 @@ class Gpu:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.waits: list[str] = []
+        self.refuses_to_wait = False
 
     def told(self) -> str:
         """Every problem once, with how often it was."""
@@ -204,7 +205,9 @@ def on_device(device: Any) -> Iterator[None]:
 
 
 def waited(stream: Stream, name: str) -> None:
-    """The host has waited for all that is queued on a stream."""
+    """The host waits for all that is queued on a stream."""
+    if GPU.refuses_to_wait:
+        raise RuntimeError(f"called a synchronizing CUDA operation: {name} at {where()}")
     HOST.learn(stream.known)
     GPU.waits.append(f"{name} at {where()}")
 
@@ -402,7 +405,7 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     if name == "copy_":
         target = args[0].device
-    elif name == "_to_copy" and there and target == CPU and not HERE.leaving:  # as its shell, says autograd in C++
+    elif there and target == CPU and not HERE.leaving:  # where the shell is, says autograd in C++
         target = there[0].place
     stream = current_stream(there[-1].place if there else target)  # of two the last: where a copy comes from
     if there:
@@ -515,6 +518,9 @@ def _replaced() -> Iterator[tuple[Any, str, Any]]:
         for one, state in zip(generators, states, strict=True):
             one.set_state(state)
 
+    def no_graph(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a pretended GPU records no graphs")
+
     def synchronize(device: Any = None) -> None:
         for stream in {current_stream(device), *HOST}:
             waited(stream, "synchronize")
@@ -543,6 +549,10 @@ def _replaced() -> Iterator[tuple[Any, str, Any]]:
         "memory_allocated": lambda device=None: 0,
         "max_memory_allocated": lambda device=None: 0,
         "reset_peak_memory_stats": lambda device=None: None,
+        "CUDAGraph": no_graph,
+        "graph_pool_handle": lambda: (0, 0),
+        "get_sync_debug_mode": lambda: 2 * GPU.refuses_to_wait,
+        "set_sync_debug_mode": lambda mode: setattr(GPU, "refuses_to_wait", mode in (2, "error")),
         "empty_cache": lambda: None,
         "synchronize": synchronize,
         "manual_seed": lambda seed: generator().manual_seed(seed),
