@@ -12,6 +12,9 @@ from gpu_ranks import PLACES, TOGETHER, share
 from probe_on_gpus import CASES, Case, Data, assert_same, on
 
 import layerlaw as ll
+from layerlaw.probing.job_array import probe_shard
+from layerlaw.probing.paths import sample_paths
+from layerlaw.probing.shard_files import merge
 from pretended_gpu import Gpu, missing
 
 
@@ -36,6 +39,41 @@ def test_the_host_waits_for_few_numbers_of_a_probe(gpu: Gpu) -> None:
         gpu.waits.clear()
         ll.probe(network, data, progress=False, uncertainty=False)
     assert len(gpu.waits) <= 53, "\n".join(gpu.waits)
+
+
+@pytest.mark.parametrize("how", [{}, {"memory_gib": 3e-5, "batch_size": 50}], ids=["kept", "in parts"])
+def test_paths_of_samples_are_those_of_the_cpu(how: dict, gpu: Gpu) -> None:
+    network, data, test, _ = CASES["test data"]
+    here, there = (
+        sample_paths(copy.deepcopy(network).to(to), on(data, to), test=on(test, to), progress=False, **how)
+        for to in ("cpu", "cuda")
+    )
+    torch.testing.assert_close(there.separation, here.separation, rtol=1e-4, atol=1e-6)
+    assert torch.equal(there.nearest, here.nearest)
+    assert torch.equal(there.predictions, here.predictions)
+
+
+@pytest.mark.parametrize("targets", [False, True])
+def test_the_record_of_given_features_is_that_of_the_cpu(targets: bool, gpu: Gpu) -> None:
+    x, y = CASES["regression" if targets else "kept"][1]
+    layers = {"a": x, "b": x.relu(), "c": x**3}
+    how = {"linear": True, "progress": False} if not targets else {"progress": False}
+    there = {name: layer.cuda() for name, layer in layers.items()}
+    expected = ll.record_of(layers, y, test=({k: v[:100] for k, v in layers.items()}, y[:100]), **how)
+    test = {name: layer[:100] for name, layer in there.items()}, y[:100].cuda()
+    assert_same(ll.record_of(there, y.cuda(), test=test, **how), expected)
+    assert_same(ll.record_of(there, y.numpy(), test=(test[0], y[:100]), **how), expected)
+
+
+@pytest.mark.parametrize("name", ["kept", "regression", "flattened"])
+def test_jobs_on_a_gpu_and_on_the_cpu_give_the_record_of_one(name: str, gpu: Gpu, tmp_path: Path) -> None:
+    network, data, _, how = CASES[name]
+    how = {"batch_size": 40, "progress": False, **how}
+    expected = ll.probe(network, data, **how)
+    for _ in range(3):  # one pass at a time
+        for i, device in ((1, "cuda"), (2, "cpu")):
+            probe_shard(copy.deepcopy(network).to(device), data, shard=(i, 2), state=tmp_path / "state", **how)
+    assert_same(merge(tmp_path / "state"), expected)
 
 
 @pytest.fixture(scope="module")
