@@ -21,6 +21,7 @@ from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -77,6 +78,7 @@ class Stream:
         self.let_go: list[tuple[dict[Stream, int], str]] = []
         """Memory of this stream that nobody holds: what other streams do with it, and whose it was."""
         Stream.number += 1
+        STREAMS.add(self)
         self.name = f"stream {Stream.number} of {self.device}"
 
     def __repr__(self) -> str:
@@ -150,7 +152,7 @@ class Here(threading.local):
         self.leaving = False  # whether a tensor is sent to the CPU
 
 
-GPU, HOST = Gpu(), Known()
+GPU, HOST, STREAMS = Gpu(), Known(), WeakSet[Stream]()
 DEFAULT: dict[int, Stream] = {}  # filled below: a stream needs to know its device
 HERE = Here()
 
@@ -574,7 +576,7 @@ def pretended_gpu() -> Iterator[Gpu]:
     and plans, goes on in the next such block.
     """
     global GPU
-    for stream in DEFAULT.values():  # begins with nothing left to do
+    for stream in list(STREAMS):  # begins with nothing left to do
         HOST.learn(stream.known)
     swapped, GPU = torch.__future__.get_swap_module_params_on_conversion(), Gpu()
     with ExitStack() as stack:
