@@ -18,6 +18,7 @@ OF_THE_WHOLE = {
     "test_documentation",
     "test_layout",
     "test_odd_calls",
+    "test_pretended_gpu",
     "test_public",
 }  # tests of no single module
 ACROSS = {"fuzz"}  # folders of tests of no single package

@@ -6,6 +6,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
+PLAIN: set[type] = {Tensor, nn.Parameter}
+"""Types of tensors that are nothing but their numbers, and may be put in one piece with others."""
+
 
 def walk(network: nn.Module) -> list[nn.Module]:
     """Every module once, in the order of `network.modules()`.

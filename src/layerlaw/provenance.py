@@ -15,13 +15,12 @@ from torch import Tensor, cuda, nn
 
 from layerlaw.files import sha256
 from layerlaw.later import Later
-from layerlaw.module_tree import buffers_in, class_of, in_a_row, parameters_in, walk
+from layerlaw.module_tree import PLAIN, buffers_in, class_of, in_a_row, parameters_in, walk
 
 DIGEST_BYTES = 2 * 2**30
 SMALL = 2**20  # bytes of a tensor: to fetch a larger one takes longer than to ask for it
 FETCHED = {"cuda"}
 WAITING = 2**20  # bytes of all tensors: of so few a checksum may wait, with a copy of them
-PLAIN = (Tensor, nn.Parameter)
 READABLE = {torch.float32, torch.float64, torch.float16, torch.int64}  # by NumPy, as they are
 
 

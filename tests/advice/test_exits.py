@@ -18,7 +18,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import layerlaw as ll
-from layerlaw.advice import EarlyExit, exit_network, exits
+from layerlaw.advice import EarlyExit, exit_network, exits, readouts
 from layerlaw.advice.exit_report import KINDS, _speeds
 from layerlaw.advice.readouts import Held, Readout, limits_within, simulated
 from layerlaw.capture.batches import Batch
@@ -26,6 +26,7 @@ from layerlaw.errors import CaptureError, DataError, FeatureError, InputError, L
 from layerlaw.pages.advice_terminal import print_exits
 from layerlaw.stats import ClassSums
 from layerlaw.wording import percent
+from pretended_gpu import Gpu
 
 
 class Counted(nn.Module):
@@ -400,6 +401,43 @@ def test_an_exit_gives_no_scores_for_no_samples(found: EarlyExit, trained: Count
     assert found(x).shape == (0, 4)
     assert found.exits.shape == (0,)
     assert ll.early_exit(Reshaped(), samples(200, 1), test=samples(200, 2), times=())(x).shape == (0, 4)
+
+
+def test_exits_are_found_on_a_gpu_as_on_the_cpu(gpu: Gpu, trained: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = {(exit_network, "SECONDS"): 0.0, (exit_network, "SHORTEST"): 0.0, (exit_network, "ROUNDS"): (2, 2)}
+    for (module, name), value in (quick | {(readouts, "ITERATIONS"): 5}).items():
+        monkeypatch.setattr(module, name, value)
+    network, data, test = copy.deepcopy(trained), samples(400, 1), samples(200, 2)
+    how = {"times": (1,), "progress": False}
+    here = ll.early_exit(network, data, test=test, **how).report.sites
+    there = ll.early_exit(network.cuda(), on_gpu(data), test=on_gpu(test), **how).report.sites
+    for site, other in zip(there, here, strict=True):
+        assert site.choosing.keys() == {"centers", "linear"}
+        assert (site.name, site.choosing, site.judged) == (other.name, other.choosing, other.judged)
+
+
+def on_gpu(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return pair[0].cuda(), pair[1].cuda()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("limits", [None, [3.0, 1.0]])
+def test_read_outs_follow_the_network_to_another_device(
+    limits: list[float] | None, gpu: Gpu, trained: Counted, tmp_path: Path
+) -> None:
+    network, x = copy.deepcopy(trained), samples(80, 1)[0]
+    sites = ll.sites(network, samples(8, 1)).sites[2 : 3 if limits is None else 4]
+    made = [Readout.nearest_center(ClassSums.of(*samples(80, 1), 4)) for _ in sites]
+    early = EarlyExit(network, sites, made, thresholds=limits)
+    expected, path = early(x), early.save(tmp_path / "exits.safetensors")
+    network.cuda()
+    for found in (early, EarlyExit.load(path, network)):
+        assert found(x[:0].cuda()).is_cuda
+        torch.testing.assert_close(found(x.cuda()).cpu(), expected)
+    found.save(path)
+    network.cpu()
+    torch.testing.assert_close(EarlyExit.load(path, network)(x), expected)
+    torch.testing.assert_close(early(x), expected)
 
 
 def test_times_of_a_machine_that_stalls_are_medians_with_their_spread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""On a CUDA device: the numbers of the CPU, and everything back where it was."""
+"""On a CUDA device, or one that is pretended: the numbers of the CPU, and everything back where it was."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 import layerlaw as ll
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+pytestmark = pytest.mark.usefixtures("cuda")
 
 X, Y = clouds(120, 3, 8, 8)
 COLUMNS = ("separation", "nc1", "cdnv", "compression", "ncc_accuracy")

@@ -130,8 +130,8 @@ class EarlyExit(nn.Module):
         given = main_input(args, kwargs)
         if given is not None and given.numel() == 0:  # no samples: many layers could not be run at all
             bias = self.readouts[0].get_buffer("bias")
-            self.exits = torch.zeros(0, dtype=torch.long, device=bias.device)
-            return bias.new_zeros(0, len(bias))
+            self.exits = torch.zeros(0, dtype=torch.long, device=given.device)
+            return bias.new_zeros(0, len(bias), device=given.device)
         walk = _Walk(self, self.thresholds if limits is None else limits)
         with walk.hooks():
             try:

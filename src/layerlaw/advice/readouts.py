@@ -47,8 +47,9 @@ class Readout(nn.Module):
             self.register_buffer(name, value)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(n, d) → (n, K)."""
-        return F.linear(features.to(self.mean.dtype) - self.mean, self.weight, self.bias)
+        """(n, d) → (n, K), on the device of the features, which its numbers follow: a network is moved without it."""
+        here = self if self.mean.device == features.device else self.to(features.device)
+        return F.linear(features.to(here.mean.dtype) - here.mean, here.weight, here.bias)
 
     @classmethod
     def nearest_center(cls, sums: ClassSums) -> Readout:
@@ -64,13 +65,12 @@ class Readout(nn.Module):
     @classmethod
     def trained(cls, features: Tensor, labels: Tensor, classes: int, *, seed: int = 0) -> Readout:
         """Multinomial logistic regression on (n, d) features, by L-BFGS; a fifth of the samples chooses the L2 penalty."""
-        x = at_least_float32(features)
+        x, labels = at_least_float32(features), labels.to(features.device)
         mean = x.mean(0)
         scale = (x - mean).square().mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
         x = (x - mean) / scale
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
-        cut = max(1, len(x) // 5)
-        held, rest = order[:cut], order[cut:]
+        held, rest = order.tensor_split([max(1, len(x) // 5)])
         start = x.new_zeros(classes, x.shape[1] + 1)
         tried = []
         for strength in STRENGTHS:  # from the strongest, each from where the last one ended

@@ -21,7 +21,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from layerlaw.errors import CaptureError, InputError, check_seed
-from layerlaw.module_tree import buffers_in, in_a_row, parameters_in, walk
+from layerlaw.module_tree import PLAIN, buffers_in, in_a_row, parameters_in, walk
 from layerlaw.stats import all_reduce
 from layerlaw.threads import alone, claimed, eager_calls, no_fast_path, on_cpu
 
@@ -155,7 +155,7 @@ def _buffers_of(modules: list[nn.Module]) -> Buffers:
     for module in modules:
         for name, buffer in module._buffers.items():
             if buffer is not None and not buffer.is_meta:
-                plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_quantized
+                plain = type(buffer) in PLAIN and buffer.layout == torch.strided and not buffer.is_quantized
                 kinds[(buffer.device, buffer.dtype) if plain else id(buffer)].append((module, name, buffer))
     return [(alike, _content([buffer for *_, buffer in alike])) for alike in kinds.values()]
 

@@ -222,12 +222,14 @@ class StepGraph:
         self._rows = trainer.rows_of(size)
         side = torch.cuda.Stream(trainer.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(trainer.device))
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
-                trainer.step(self._rows)
-            with _no_waiting():  # a step that fails while it is recorded would leave torch's generators unusable
-                trainer.step(self._rows)
-        torch.cuda.current_stream(trainer.device).wait_stream(side)
+        try:
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    trainer.step(self._rows)
+                with _no_waiting():  # a step that fails while it is recorded would leave torch's generators unusable
+                    trainer.step(self._rows)
+        finally:  # also behind an error: what the steps have written is then put back
+            torch.cuda.current_stream(trainer.device).wait_stream(side)
         trainer.optimizer.zero_grad()  # the gradients' memory is to come from that of the graph
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
