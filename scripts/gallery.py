@@ -43,9 +43,9 @@ LONG = {
 }
 NOTES = {  # below a picture
     "alexnet_5x5": "The rows of the figure allow for the choice among five rates: with that the law holds in none of three seeds on CIFAR-10.",
-    "resnet_2layer": "The rows of the figure allow for the choice among five rates: with that the blocks have the law in none of three seeds, on either set.",
-    "resnet_3layer": "The rows of the figure allow for the choice among five rates: with that the blocks have the law in 0 and 1 of three seeds.",
-    "resnet_mixed": "The rows of the figure allow for the choice among five rates: with that the blocks have the law in none of three seeds, on either set.",
+    "resnet_2layer": "Counted without allowing for the choice among five rates: with that (rows holds-allowing-for-the-choice of the figure) the blocks have the law in none of three seeds, on either set.",
+    "resnet_3layer": "Counted without allowing for the choice among five rates: with that (rows holds-allowing-for-the-choice of the figure) the blocks have the law in 0 and 1 of three seeds.",
+    "resnet_mixed": "Counted without allowing for the choice among five rates: with that (rows holds-allowing-for-the-choice of the figure) the blocks have the law in none of three seeds, on either set.",
     "densenet161": "0 is the first convolution, 1 to 4 are the dense blocks.",
     "untied": "Other networks than the tied ones in more than the sharing: 149,162 parameters instead of 20,138, a ReLU behind every block, and no factor on the change.",
 }

@@ -382,7 +382,7 @@ def test_bad_input_is_answered_with_what_was_expected() -> None:
     refused(InputError, "E_W: expected a positive, finite budget, got 0", COUNTS, E_W=0, E_H=1)
     refused(LabelError, r"counts\[1\]: expected at least 1, got 0", [5, 0], E_W=1, E_H=1)
     refused(LabelError, "expected at least 2 classes", [5], E_W=1, E_H=1)
-    refused(LabelError, "expected 4, one per row of the classifier, got 2", [5, 5], classifier=W, E_H=1)
+    refused(LabelError, "expected 4 classes, one per row of the classifier, got 2", [5, 5], classifier=W, E_H=1)
     refused(InputError, r"expected a linear layer or its rows \(K, d\)", COUNTS, classifier=W[0], E_H=1)
     for other, got in (
         (torch.nn.ReLU(), "ReLU"),

@@ -55,7 +55,7 @@ def test_the_command_measures_a_model(tmp_path: Path) -> None:
     given = layerlaw("imbalance", "--model", "model.py:make", "--E-W", "1", "--E-H", "5", cwd=tmp_path)
     assert "the norm in use, which belongs to the measured ones, is left out" in " ".join(given.stdout.split())
     wrong = layerlaw("imbalance", "--model", "model.py:make", "--counts", "5,5", cwd=tmp_path, code=1)
-    assert "expected 4, one per row of the classifier, got 2" in wrong.stderr
+    assert "expected 4 classes, one per row of the classifier, got 2" in wrong.stderr
 
 
 def test_the_command_says_what_a_network_has_lost_and_refuses_broken_weights(tmp_path: Path) -> None:

@@ -318,6 +318,12 @@ def test_many_numbers_of_ours_are_left_to_the_page():
     assert "… 30 more numbers of ours: in the page and in the record" in text
     assert "step 7" not in text
     assert "step 7" in printed(Outcome("fig1", "x", [claim, *ours[:20]], ()))
-    table = Table("laws", ("network", "r"), (("a", -0.9),))
-    assert "\n30 numbers of ours: in the page and in the record" in printed(Outcome("fig1", "x", ours, (), (table,)))
+    table = Table("laws", ("network", "r", "largest step", "a long head"), (("two blocks", -0.9, 1.5, 1.0),))
+    result = Outcome("fig1", "x", ours, (), (table,))  # then the first table is the result
+    lines = [line.rstrip() for line in printed(result, 30).splitlines()]
+    at = lines.index("laws")
+    assert [lines[at + 2], *lines[at + 4 : at + 6]] == [
+        "network           r     step", "two blocks  −0.9000      1.5", "1 more column: in the page",
+    ]  # fmt: skip
+    assert "\n30 numbers of ours: in the page and in the record" in printed(result)
     assert "step 7" in printed(Outcome("fig1", "x", ours, ()))  # there is nothing else to show

@@ -184,7 +184,8 @@ def _rows_of(classifier: Any, K: int) -> Tensor:
     if rows.dim() != 2:
         raise InputError(f"{expected} shape {tuple(rows.shape)}.")
     if len(rows) != K:
-        raise LabelError(f"counts: expected {len(rows)}, one per row of the classifier, got {K}.")
+        cure = "Give counts, or data, with all classes of the model, or the rows of these alone"
+        raise LabelError(f"counts: expected {len(rows)} classes, one per row of the classifier, got {K}. {cure}.")
     if not bool(rows.isfinite().all()):
         raise FeatureError("classifier: expected finite rows, got NaN or infinity.")
     return rows

@@ -10,6 +10,7 @@ from typing import Any
 from layerlaw.errors import MissingExtraError, visible
 from layerlaw.law.words import law_numbers
 from layerlaw.outcome import Outcome
+from layerlaw.outcome import Table as Results
 from layerlaw.pages import outcome_words as said
 from layerlaw.pages.kinds import filled, presentation
 from layerlaw.pages.law_numbers import RULE, together
@@ -213,7 +214,7 @@ def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
     Many numbers of ours that the paper says nothing about are left to the page.
     """
     console = console or Console()
-    rows, further, _ = said.standing_open(outcome)
+    rows, further, tables = said.standing_open(outcome)
     if len(further) <= FEW_ROWS:
         rows, further = list(outcome.rows), []
     more = f"{counted(len(further), 'more number' if rows else 'number')} of ours: in the page and in the record"
@@ -223,6 +224,11 @@ def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
     blocks: list[list[Text | Table]] = [
         [plain(line, style=style) for line, style in head.items() if line],
         [*_lines([said.written_row(row) for row in rows], console.width)] if rows else [],
+        [
+            part
+            for one in outcome.tables[:tables]
+            for part in (plain(sentence(clean(one.title)), style="bold"), _result(one, console.width))
+        ],
         [plain(f"… {more}" if rows else more, style="dim")] if further else [],
         [point(" ·", sentence(clean(note)), "dim") for note in outcome.notes],
         [plain(line, style="dim") for line in last],
@@ -233,6 +239,22 @@ def print_outcome(outcome: Outcome, console: Console | None = None) -> None:
         whole: Any = {"no_wrap": True, "crop": False, "overflow": "ignore"} if i == 1 else {}
         for part in block:
             console.print(part, **whole)
+
+
+def _result(result: Results, width: int) -> PlainTable:
+    """The first columns of an outcome's table that fit, with heads that are broken at spaces."""
+    cells = [[said.written(row[i], name) for row in result.rows] for i, name in enumerate(map(clean, result.columns))]
+    heads = [max(clean(name).split(), key=cell_len, default="") for name in result.columns]
+    wide = [max(map(cell_len, (head, *column))) for head, column in zip(heads, cells, strict=True)]
+    shown = max(1, sum(sum(wide[: i + 1]) + GAP * i <= width for i in range(len(wide))))
+    table = new_table()
+    for i, column in enumerate(result.columns[:shown]):
+        table.add_column(column, justify="right" if i else "left", width=wide[i])
+    for row in zip(*cells[:shown], strict=True):
+        table.add_row(*map(plain, row))
+    if left := len(wide) - shown:
+        table.caption, table.caption_justify = plain(f"{counted(left, 'more column')}: in the page", "dim"), "left"
+    return table
 
 
 def _lines(rows: list[said.Written], width: int) -> list[Text]:
