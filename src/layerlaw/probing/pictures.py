@@ -13,7 +13,7 @@ from layerlaw.later import later
 from layerlaw.measures.collapse import VIEWED, collapse_view
 from layerlaw.stats.plane import FEW_BYTES, SAMPLES, SITE_BYTES, PlaneSample
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import gathered, rank, world_size
+from layerlaw.stats.ranks import all_reduce, gathered, rank, world_size
 from layerlaw.stats.regression import FirstRegression
 
 if TYPE_CHECKING:
@@ -113,14 +113,10 @@ def rows_of_all(
     """The `chosen` rows of several sites: of which rank each is, and which of those that are `kept` there."""
     ranks, rows = torch.tensor(chosen).view(-1, 2).long().unbind(1)
     found = {name: torch.zeros(min(most, len(rows)), d, dtype=dtype) for name, (most, d, dtype) in tables.items()}
-    places = {
-        name: [(ranks[: len(table)] == r).nonzero().squeeze(1) for r in range(world_size())]
-        for name, table in found.items()
-    }
-    mine = {name: kept[name].cpu()[rows[places[name][rank()]]].numpy() for name in found if name in kept}
-    for r, given in enumerate(gathered(mine)):  # arrays, which are sent as they lie in memory
-        for name, values in given.items():
-            found[name][places[name][r]] = torch.from_numpy(values)
+    for name in kept.keys() & found.keys():
+        mine = (ranks[: len(found[name])] == rank()).nonzero().squeeze(1)
+        found[name][mine] = kept[name].cpu()[rows[mine]]
+    all_reduce(list(found.values()))  # of each row one rank has numbers, the others zeros
     return found
 
 
