@@ -1,16 +1,11 @@
 """Hard cases in float32 against a longdouble oracle on the very same numbers: relative error at most 1e-6."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import torch
 
 import oracle
-from layerlaw.errors import FeatureError
 from layerlaw.measures import at_hand, cdnv, measure, separation_fuzziness
-from layerlaw.stats import ClassSums, find_centers
-from layerlaw.stats.spectrum import beside
 
 TOLERANCE = 1e-6
 
@@ -197,44 +192,3 @@ def test_sums_that_a_gpu_leaves_out_change_nothing_of_very_large_or_small_featur
     assert found["cdnv"] == pytest.approx(oracle.cdnv(x, y, K, np.longdouble), rel=TOLERANCE)
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-6), name
-
-
-@pytest.mark.parametrize("spread", [1.0, 1e-6], ids=["as they are", "centered first"])
-def test_what_is_made_beside_the_products_keeps_its_memory_and_takes_one_stream_for_all_calls(monkeypatch, spread):
-    """As on a GPU, whose allocator keeps memory for every stream, and may use again what no stream is said to read."""
-    streams, recorded, waited = [], set(), []
-
-    class Stream:
-        def __init__(self, device):
-            streams.append(self)  # kept, so that no two have one id
-
-        def wait_stream(self, other):
-            waited.append((self, other))
-
-    here = Stream(None)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: here)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: recorded.add((id(tensor), id(stream))))
-    beside.cache_clear()
-    x, y = oracle.blobs([20, 20, 20], 6, spread=spread, offset=0.0 if spread == 1 else 1e6)
-    for _ in range(2):
-        recorded.clear()
-        first = find_centers(ClassSums.of(x, y, 3))
-        known = {id(x), *map(id, vars(first).values())}
-        found, centers, _ = at_hand._looked_at(x, y, first, nearest=True)
-        assert {"balanced", "middle"} <= set(vars(centers))  # nothing is waited for behind the products
-        made = [found, *(part for part in vars(centers).values() if isinstance(part, torch.Tensor))]
-        made = [part for part in made if id(part) not in known]
-        assert (len(made) > 13) == (spread != 1)  # with what properties have found; else nothing but these
-        assert {(id(part), id(here)) for part in made} == recorded
-        assert waited[-1] == (here, streams[1])
-    assert (centers.origin is None) == (spread == 1)
-    torch.testing.assert_close(centers.original_means, torch.stack([x[y == k].mean(0) for k in range(3)]))
-    assert len(streams) == 2  # `here` among them
-    far = torch.ones(60, 6) * 1e6 + torch.randn(60, 6, generator=torch.Generator().manual_seed(0)) * 0.1
-    first = find_centers(ClassSums.of(far, y, 3))
-    with pytest.raises(FeatureError, match="lose digits to the rounding"):
-        at_hand._looked_at(far, y, first, nearest=True)
-    assert waited[-1] == (here, streams[1])
-    beside.cache_clear()

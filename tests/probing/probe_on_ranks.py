@@ -31,6 +31,13 @@ def batches(
     return [(IMAGES[i : i + BATCH], labels[i : i + BATCH]) for i in range(BATCH * rank, n, BATCH * world)]
 
 
+class Doubled(nn.Module):
+    """From here on float64."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double()
+
+
 def cases() -> dict[str, tuple[nn.Module, dict]]:
     network = seeded(InPlaceResNet)
     for part in torch.split(IMAGES, 40):
@@ -106,9 +113,12 @@ def pictured() -> dict[str, ll.Record]:
     order = labels.argsort(stable=True).view(2, 180).T.flatten()  # one of two ranks has classes 0 and 1, one 1 and 2
     data = TensorDataset(images[order], labels[order])
     wide = TensorDataset(data.tensors[0].flatten(1).repeat(1, 100), labels[order])
+    narrow = TensorDataset(wide.tensors[0].float(), labels[order])
     numbers = TensorDataset(data.tensors[0], data.tensors[0].mean((1, 2, 3)).unsqueeze(1))
     network = seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 40), nn.ReLU(), nn.Linear(40, K))).double()
     widely = seeded(lambda: nn.Sequential(nn.Linear(192 * 100, 8), nn.ReLU(), nn.Linear(8, K))).double()
+    parts = [nn.Linear(192 * 100, 3000).float(), Doubled(), nn.Linear(3000, 2000).double(), nn.Linear(2000, K).double()]
+    mixed = seeded(lambda: nn.Sequential(*parts))
     how = {"uncertainty": False, "progress": False}
     tiny = {"memory_gib": 40 * K * 170 / 2**30}
     (first, step), whole = place(), data.tensors
@@ -122,6 +132,7 @@ def pictured() -> dict[str, ll.Record]:
         "in groups": ll.probe(network, loader(data), memory_gib=40 * K * 200 / 2**30, **how),
         "in slices": ll.probe(network, loader(data), **tiny, **how),
         "wide": ll.probe(widely, loader(wide), sites=["input", "0", "1"], **how),
+        "several wide": ll.probe(mixed, loader(narrow), sites=["input", "0", "2", "3"], **how),
         "numbers": ll.probe(network, loader(numbers), scores=None, **how),
         "one behind the other": ll.probe(network, halves[first * 2 :][: 4 // step], **how),
         "none on the first": ll.probe(network, halves if first == step - 1 else [], **how),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerlaw.errors import Demand, FeatureError, LabelError, check_choice, check_whole, demand
 from layerlaw.measures.columns import REGISTRY, measured
-from layerlaw.measures.separation import separation
+from layerlaw.measures.separation import separation, separation_by_inverse, some_first_far
 from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.careful import careful_centers, careful_fit
@@ -23,13 +23,11 @@ from layerlaw.stats.limits import NO_SCALE, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, foreign, full_precision, native, not_dense, take_rows
 from layerlaw.stats.regression import FirstRegression, SecondRegression, SiteRegression
-from layerlaw.stats.spectrum import beside
 from layerlaw.stats.sums import MANY
 from layerlaw.threads import on_cpu
 
 ALIKE = 1e-6  # of the largest eigenvalue of the targets' correlations: below, products of targets lose digits
 SLOW_SUMS = {"cuda"}  # devices on which sums by many classes take long enough to be left out
-FAR_FIRST = 16  # times the mean square of the residuals of a class: so far the first one of a class is no usual one
 _NUMBERED = "Number the classes from 0: np.unique(labels, return_inverse=True)[1]"
 
 
@@ -44,7 +42,10 @@ def separation_fuzziness(
     0.04
     """
     with full_precision():
-        centers, scatter, *_ = _statistics(features, labels, weighting, classes, nearest=False)
+        x, y, sums = _added_up(features, labels, weighting, classes)
+        if (found := separation_by_inverse(x, y, sums, weighting)) is not None:
+            return found
+        centers, scatter, _ = _scattered(x, y, sums, weighting, nearest=False)
         return _defined("D", separation(centers, scatter), centers)
 
 
@@ -202,62 +203,57 @@ def _statistics(
     nearest: bool = True,
 ) -> tuple[Centers, Scatter, Tensor, Tensor]:
     """Centers and scatter, and the features and labels that these are of."""
+    x, y, sums = _added_up(features, labels, weighting, classes)
+    chosen, K = None, sums.counts.shape[-1]
+    if decision is not None:
+        chosen = _one_per_row(checked_labels(as_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
+    centers, scatter, x = _scattered(x, y, sums, weighting, chosen, nearest=nearest)
+    return centers, scatter, x, y
+
+
+def _added_up(
+    features: Any, labels: Any, weighting: Weighting, classes: int | None
+) -> tuple[Tensor, Tensor, ClassSums]:
+    """Features (…, n, d) and labels (…, n), which are looked at, and their class sums."""
     x = _features(features)
     check_choice("weighting", weighting, ("samples", "classes"), FeatureError)
     if classes is not None:
         check_whole(2, kind=Integral, classes=classes)
     y, K = checked_labels(as_tensor(labels, "labels"), classes)
     check_reached(K, y.shape[-1])
-    y, chosen = _one_per_row(y, x, "labels"), None
-    if decision is not None:
-        chosen = _one_per_row(checked_labels(as_tensor(decision, "decision"), K, where="decision")[0], x, "decision")
+    y = _one_per_row(y, x, "labels")
     sums = ClassSums.of(x, y, K)
     check_counts(sums.counts, where="labels")
+    return x, y, sums
+
+
+def _scattered(
+    x: Tensor, y: Tensor, sums: ClassSums, weighting: Weighting, chosen: Tensor | None = None, *, nearest: bool
+) -> tuple[Centers, Scatter, Tensor]:
+    """Centers and scatter, and the features that these are of: where digits would be lost, other ones."""
     _check_finite(x, sums.sums)
-    first = find_centers(sums, weighting)
-    x, centers, ahead = _looked_at(x, y, first, nearest) if x.is_cuda else (*careful_centers(x, y, first), None)
-    coordinates, lengths = ahead if ahead and centers is first else project(x, y, Frame.of(centers))
+    x, centers = careful_centers(x, y, find_centers(sums, weighting))
+    coordinates, lengths = project(x, y, Frame.of(centers))
     scatter_of = partial(Scatter.of, coordinates, lengths, y, centers, chosen, nearest=nearest)
     known, far = _known_residuals(centers, lengths, y) if x.device.type in SLOW_SUMS and x.dim() == 2 else (None, None)
     scatter = scatter_of(residuals=known)
     if far is not None and bool(far):  # asked behind the work that nearly always is right
         scatter = scatter_of()
     _check_finite(x, scatter.sums)
-    return centers, scatter, x, y
-
-
-def _looked_at(x: Tensor, y: Tensor, first: Centers, nearest: bool) -> tuple[Tensor, Centers, tuple[Tensor, Tensor]]:
-    """What `careful_centers` gives, and the products around the first centers, which a GPU works on meanwhile."""
-    here, aside = torch.cuda.current_stream(x.device), beside(x.device)
-    aside.wait_stream(here)
-    ahead = project(x, y, Frame.of(first))
-    known = {id(part) for part in (x, *vars(first).values())}
-    try:
-        with torch.cuda.stream(aside):
-            x, centers = careful_centers(x, y, first)
-            centers.look(nearest=nearest)
-    finally:
-        here.wait_stream(aside)  # also behind an error: what it reads is let go of
-    for made in (x, *vars(centers).values()):  # fields, and what properties have found
-        if isinstance(made, Tensor) and made.device == x.device and id(made) not in known:
-            made.record_stream(here)  # else its memory is used again while it is read here
-    return x, centers, ahead
+    return centers, scatter, x
 
 
 def _known_residuals(centers: Centers, lengths: Tensor, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Σ z of many classes (K, r), where nothing but the rounding of their means to float32 is left of it; else `None`.
 
-    Sums are taken around the first row of each class. Where that lies far from the others, the mean is off by more: whether
-    some does so is the second.
+    Where the first row of some class lies far from the others, more is left: whether one does so is the second.
     """
-    n, K = len(y), centers.counts.shape[-1]
+    K = centers.counts.shape[-1]
     if centers.dtype == torch.float64 or K < MANY:
         return None, None
-    first = y.new_full((K,), n).scatter_reduce_(0, y, torch.arange(n, device=y.device), "amin")
     squares = double(lengths).square()  # lengths of extreme features are float64 already, and are read again
     usual = torch.zeros_like(centers.counts).index_add_(0, y, squares) / centers.counts
-    far = (squares[first.clamp_max(n - 1)] > FAR_FIRST * usual).any()
-    return centers.expected_residuals * centers.counts.unsqueeze(-1), far
+    return centers.expected_residuals * centers.counts.unsqueeze(-1), some_first_far(squares, usual, y)
 
 
 def _check_finite(x: Tensor, sums: Tensor) -> None:

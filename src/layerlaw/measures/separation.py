@@ -12,11 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from layerlaw.stats import Centers, LeftOut, Scatter
-from layerlaw.stats.spectrum import right_singular
+from layerlaw.stats import Centers, ClassSums, Frame, LeftOut, Scatter, project
+from layerlaw.stats.centers import Weighting, class_weights, helmert_contrasts, rounding_scale
+from layerlaw.stats.closer import NARROW
+from layerlaw.stats.precision import beyond_float32, double
+from layerlaw.stats.spectrum import NEARLY_EQUAL, right_singular
+from layerlaw.stats.sums import MANY, sums_by_class
 
 TINY = 1e-300
 MOST_CUT = 1e-6  # a direction of so much variance is never left out as rounding
+SQUARED = 3  # times, for the norm of a matrix: of n rows its bound is at most n^(1/16) times as large as that
+FAR_FIRST = 16  # times the mean square of the residuals of a class: so far the first one of a class is no usual one
 REFUSE_ABOVE = math.log(1.3)  # beyond a bias of about 30 % the correction itself is not to be trusted (simulated)
 
 
@@ -43,6 +49,64 @@ def equal_separation(centers: Centers, scatter: Scatter) -> Tensor:
     mean = scatter.residuals / scatter.counts.unsqueeze(-1)
     moved = (mean @ centers.equal_whitener.mT).square().sum(-1)
     return (scatter.fuzziness_equal / scatter.counts - moved).clamp_min(0).mean(-1)
+
+
+def separation_by_inverse(x: Tensor, y: Tensor, sums: ClassSums, weighting: Weighting) -> float | None:
+    """D of features (n, d) of many classes with labels (n,) and these class sums; `None` where it takes singular values.
+
+    These take far longer than an inverse. SS_b = AᵀA with the contrasts A = U S V (K−1, d) of the class means; where these
+    span K−1 dimensions, W = (AAᵀ)⁻¹A = U S⁻¹ V, so SS_b⁺ = WᵀW, and D is the mean of ‖W r‖² over the residuals r.
+    An inverse has the digits where the scales S are not too different, and no scale may be rounding: both are certain by
+    bounds, the least s² from below by the norm of (AAᵀ)⁻¹ from above.
+    """
+    counts, K = sums.counts, sums.counts.shape[-1]
+    if sums.sums.dim() > 2 or sums.dtype == torch.float64 or not MANY <= K <= x.shape[-1]:
+        return None
+    weights, means = class_weights(counts, weighting), sums.sums / counts.clamp_min(1).unsqueeze(-1)
+    A = helmert_contrasts(means, weights)
+    gram = A @ A.mT
+    L, failed = torch.linalg.cholesky_ex(gram)
+    inverse = torch.cholesky_inverse(L)  # of A without full rank it is huge, and W is not
+    W = inverse @ A
+    mean, least, largest = weights @ means, 1 / _norm_at_most(inverse), _norm_at_most(gram)
+    cutoff = rounding_scale(counts, sums.spread, mean, torch.linalg.vector_norm(A, dim=-1), sums.dtype)
+    size = sums.spread / counts.sum() + mean.square().sum() + gram.trace()
+    certain = (least > NEARLY_EQUAL * largest) & (least > (NARROW * cutoff).square()) & ~beyond_float32(size)
+    if not bool(certain & (failed == 0)):
+        return None
+
+    rounded = means.float()
+    coordinates, lengths = project(x, y, Frame(rounded, W.float()))
+    values = torch.stack([torch.linalg.vector_norm(coordinates, dim=0, dtype=torch.float64), double(lengths)]).square_()
+    within, squares = (sums_by_class(values, y, K) / counts.unsqueeze(-1)).unbind(-1)
+    moved = ((means - double(rounded)) @ W.mT).square().sum(-1)
+    D = (weights * (within - moved).clamp_min(0)).sum()
+    found, far = torch.stack([D, some_first_far(values[1], squares, y).to(D)]).tolist()  # one transfer from the device
+    return None if far or found != found else found
+
+
+def some_first_far(squares: Tensor, usual: Tensor, y: Tensor) -> Tensor:
+    """Whether the first row of some class lies far from its mean: by squares (n,), and their mean (K,) in each class.
+
+    Sums are taken around these rows: means are then off by more than the rounding to float32.
+    """
+    n = len(y)
+    first = y.new_full(usual.shape, n).scatter_reduce_(0, y, torch.arange(n, device=y.device), "amin")
+    return (squares[first.clamp_max(n - 1)] > FAR_FIRST * usual).any()
+
+
+def _norm_at_most(M: Tensor) -> Tensor:
+    """A number that the largest eigenvalue of a symmetric matrix of no negative ones does not exceed, and hardly misses.
+
+    >>> float(_norm_at_most(torch.diag(torch.tensor([3.0, 1.0, 1.0])).double()))  # (3⁸ + …)^(1/8)
+    3.0000571...
+    """
+    size = M.abs().amax()
+    power = M / size
+    for _ in range(SQUARED):
+        power = power @ power
+    bound: Tensor = size * torch.linalg.matrix_norm(power) ** 0.5**SQUARED
+    return bound
 
 
 def separation_from_scatter(centers: Centers, within: Tensor) -> Tensor:

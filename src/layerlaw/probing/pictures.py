@@ -11,9 +11,9 @@ from torch import Tensor
 from layerlaw.capture.fingerprint import Places, one_sequence
 from layerlaw.later import later
 from layerlaw.measures.collapse import VIEWED, collapse_view
-from layerlaw.stats.plane import FEW_BYTES, SAMPLES, SITE_BYTES, PlaneSample
+from layerlaw.stats.plane import FEW_BYTES, SAMPLES, SITE_BYTES, Condensed, PlaneSample
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import all_reduce, gathered, rank, world_size
+from layerlaw.stats.ranks import all_reduce, dealt_out, gathered, rank, world_size
 from layerlaw.stats.regression import FirstRegression
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Table = tuple[int, int, torch.dtype]
 """Of a site: the most rows that are kept, features, dtype."""
+MANY = 2**18  # numbers of the samples of wide sites: so many are not sent to every rank
 AT_ONCE = 2**23  # numbers of several sites that are sent in one call
 
 
@@ -69,10 +70,11 @@ def places_among(shares: Sequence[Share]) -> list[Tensor]:
     return [first + step * mine for mine, (first, step) in zip(rows, starts, strict=True)]
 
 
-def choose_among_ranks(state: State) -> None:
+def choose_among_ranks(state: State, read: str | None = None) -> None:
     """The samples for the pictures that one process would have kept of those of all ranks, on every one of them.
 
     A rank has kept all of its own that are among these: whatever comes before a sample on its rank comes before it in all.
+    Of wide sites, but for the one that is `read`, ranks have what the planes need of them in the end.
     """
     if state.sample is None or world_size() == 1:
         return
@@ -96,28 +98,73 @@ def choose_among_ranks(state: State) -> None:
     shapes = {name: shape for one in ranks for name, shape in one.shapes.items()}
     waiting: dict[str, Table] = {}
     for name, (d, dtype) in shapes.items():
-        waiting[name] = max(2, SITE_BYTES // (4 * d)), d, dtype  # so many rows one process keeps
-        little = sum(min(len(chosen), rows) * d for rows, d, _ in waiting.values()) < AT_ONCE
+        waiting[name] = min(len(chosen), max(2, SITE_BYTES // (4 * d))), d, dtype  # so many rows one process keeps
+        little = sum(rows * d for rows, d, _ in waiting.values()) < AT_ONCE
         if little and name != next(reversed(shapes)):
             continue
-        for one, table in rows_of_all(chosen, waiting, kept).items():
+        samples, condensed = put_together(chosen, waiting, kept, read)
+        for one, table in samples.items():
             whole.update(one, table)
+        whole.condensed.update(condensed)
         waiting = {}
     if isinstance(state.first, FirstRegression):
         state.first.pictured = [torch.stack([ranks[r].targets[i] for r, i in chosen])]  # type: ignore[index]
 
 
-def rows_of_all(
+def put_together(
+    chosen: Sequence[tuple[int, int]], tables: Mapping[str, Table], kept: Mapping[str, Tensor], read: str | None = None
+) -> tuple[dict[str, Tensor], dict[str, Condensed]]:
+    """The `chosen` samples of several sites, or what planes need of them where all together they are many.
+
+    `chosen` says of which rank each is, and which of those that are `kept` there. Wide sites are dealt to the ranks.
+    """
+    wide = {name: table for name, table in tables.items() if table[1] > table[0] and name != read}
+    if sum(n * d for n, d, _ in wide.values()) < MANY:
+        wide = {}
+    found = {name: torch.zeros(n, d, dtype=dtype) for name, (n, d, dtype) in tables.items() if name not in wide}
+    for name in kept.keys() & found.keys():
+        places, rows = _rows_of(chosen[: len(found[name])], rank())
+        found[name][places] = kept[name].cpu()[rows]
+    matrices = {name: torch.zeros(n, n, dtype=dtype) for name, (n, _, dtype) in wide.items()}
+    sizes = {name: torch.zeros(1, 1, dtype=dtype) for name, (*_, dtype) in wide.items()}
+    with full_precision():
+        for name, table in _dealt(chosen, wide, kept).items() if wide else ():
+            made = Condensed.of(table)
+            matrices[name], sizes[name] = made.matrix, made.size
+    # Of each row, and of each matrix, one rank has numbers, the others zeros.
+    all_reduce([*found.values(), *matrices.values(), *sizes.values()], always=True)
+    return found, {name: Condensed(matrix, sizes[name], wide=True) for name, matrix in matrices.items()}
+
+
+def _dealt(
     chosen: Sequence[tuple[int, int]], tables: Mapping[str, Table], kept: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The `chosen` rows of several sites: of which rank each is, and which of those that are `kept` there."""
+    """The chosen samples of those sites that this rank works through; all send it their rows of them."""
+    work, sites = [0] * world_size(), [[] for _ in range(world_size())]  # type: tuple[list[int], list[list[str]]]
+    for name, (n, d, _) in tables.items():
+        least = work.index(min(work))
+        sites[least].append(name)
+        work[least] += n * d
+    widest = max((dtype for *_, dtype in tables.values()), key=lambda dtype: dtype.itemsize)
+    parts = [[kept[name].cpu()[_rows_of(chosen[: tables[name][0]], rank())[1]].flatten() for name in some if name in kept]
+             for some in sites]  # fmt: skip
+    own = [tables[name] for name in sites[rank()]]
+    places = [[_rows_of(chosen[:n], r)[0] for n, *_ in own] for r in range(world_size())]
+    lengths = [[len(there) * d for there, (_, d, _) in zip(one, own, strict=True)] for one in places]
+    nothing = torch.zeros(0, dtype=widest)
+    came = dealt_out([torch.cat([nothing, *some]) for some in parts], list(map(sum, lengths)))
+    found = [torch.empty(n, d, dtype=dtype) for n, d, dtype in own]
+    for part, there, sizes in zip(came, places, lengths, strict=True):
+        for table, at, numbers in zip(found, there, torch.split(part, sizes), strict=True):
+            table.index_copy_(0, at, numbers.to(table).view(-1, table.shape[-1]))
+    return dict(zip(sites[rank()], found, strict=True))
+
+
+def _rows_of(chosen: Sequence[tuple[int, int]], one: int) -> tuple[Tensor, Tensor]:
+    """Where the chosen rows of one rank stand among all, and which of its own they are."""
     ranks, rows = torch.tensor(chosen).view(-1, 2).long().unbind(1)
-    found = {name: torch.zeros(min(most, len(rows)), d, dtype=dtype) for name, (most, d, dtype) in tables.items()}
-    for name in kept.keys() & found.keys():
-        mine = (ranks[: len(found[name])] == rank()).nonzero().squeeze(1)
-        found[name][mine] = kept[name].cpu()[rows[mine]]
-    all_reduce(list(found.values()))  # of each row one rank has numbers, the others zeros
-    return found
+    places = (ranks == one).nonzero().squeeze(1)
+    return places, rows[places]
 
 
 def three_classes(run: Prober, train: Split, weight: Tensor | str) -> dict[str, Any]:

@@ -308,7 +308,7 @@ def first_pass(prober: Prober, state: State) -> None:
         state.dealer.restart()
         state.add_kept(kept.labels, None, lambda name: kept.where_bad(str(name)))
     state.raise_spoilt()
-    choose_among_ranks(state)
+    choose_among_ranks(state, prober.plan.reads)
 
 
 def _stop_keeping(prober: Prober, state: State) -> None:

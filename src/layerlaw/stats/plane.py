@@ -37,6 +37,8 @@ class PlaneSample:
         self._rows: list[int] = []
         self._chosen = torch.zeros(0, dtype=torch.long)  # the same
         self._kept: dict[object, list[Tensor]] = {}
+        self.condensed: dict[object, Condensed] = {}
+        """Of sites whose samples were worked through elsewhere, which are not kept here."""
 
     def begin(self, labels: Tensor, number: int = 0) -> None:
         """Choose from a batch; `labels` (n,) numbered 0 … K−1, `number` the batch's own among those of all ranks."""
@@ -114,7 +116,7 @@ class PlaneSample:
     def planes_later(self) -> dict[object, Plane]:
         """As `planes`, of few samples worked out when one of them is first looked at (see `layerlaw.later`)."""
         kept = [part for parts in self._kept.values() for part in parts]
-        held = sum(part.nbytes for part in kept)
+        held = sum(part.nbytes for part in kept) + sum(one.matrix.nbytes for one in self.condensed.values())
         made = None if held <= FEW_BYTES and all(part.device.type == "cpu" for part in kept) else self._condensed()
         if made is not None:
             held = sum(one.matrix.nbytes for one in made.values())
@@ -128,7 +130,7 @@ class PlaneSample:
                 return PlaneSample._drawn(condensed())
 
         whole = Later(found, held)
-        return {key: later(lambda key=key: whole.value()[key]) for key in self._kept}  # type: ignore[misc]
+        return {key: later(lambda key=key: whole.value()[key]) for key in [*self._kept, *self.condensed]}  # type: ignore[misc]
 
     def planes(self) -> dict[object, Plane]:
         """[(x, y), …] of the kept samples for every site, in the order of `labels` (wide sites may have kept fewer)."""
@@ -137,7 +139,7 @@ class PlaneSample:
     def _condensed(self) -> dict[object, Condensed]:
         """What planes need of every site, on the CPU: a GPU is slow with small matrices."""
         shapes: dict[Hashable, list[object]] = defaultdict(list)
-        matrices = {key: torch.cat(kept) for key, kept in self._kept.items()}
+        matrices = {key: kept[0] if len(kept) == 1 else torch.cat(kept) for key, kept in self._kept.items()}
         for key, matrix in matrices.items():
             shapes[matrix.shape, matrix.dtype, matrix.device].append(key)
         parts: list[list[object]] = []
@@ -146,8 +148,11 @@ class PlaneSample:
             step = max(1, TOGETHER.get(one.device.type, TOGETHER["cuda"]) // max(1, one.numel()))
             parts += [keys[at : at + step] for at in range(0, len(keys), step)]
         # All are on their way before the first is waited for.
-        made = [(keys, Condensed.of(torch.stack([matrices[key] for key in keys]))) for keys in parts]
-        return {key: one for keys, some in made for key, one in zip(keys, some.cpu().each(), strict=True)}
+        side_by_side = ((keys, [matrices[key] for key in keys]) for keys in parts)
+        made = [(keys, Condensed.of(few[0][None] if len(few) == 1 else torch.stack(few))) for keys, few in side_by_side]
+        return self.condensed | {
+            key: one for keys, some in made for key, one in zip(keys, some.cpu().each(), strict=True)
+        }
 
     @staticmethod
     def _drawn(condensed: Mapping[object, Condensed]) -> dict[object, Plane]:
