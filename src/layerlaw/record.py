@@ -242,7 +242,7 @@ class Record(Saved, Shown):
             raise InputError(f"{where}: expected at least 2 points of the law, got {len(values)}.{self._why_few()}")
         known = self.kind != LANGUAGE_MODEL  # blocks see the same tokens: errors of steps are not those of their ends
         errors = tuple(site.values.get(f"{column}_log_se") for site in points) if known else ()
-        return replace(fit_law(values, quantity=describe(column).quantity), step=self.step_name, log_errors=errors)
+        return replace(fit_law(values, quantity=describe(column).quantity), step=self._step(points), log_errors=errors)
 
     def law_errors(
         self,
@@ -271,8 +271,7 @@ class Record(Saved, Shown):
             raise InputError(f"record '{self.name}': expected a whole number drop_last ≥ 0, got {drop_last!r}.")
         start = 0 if first is None else self.position(first)
         stop = len(self.sites) if last is None else self.position(last) + 1
-        chosen = self.sites[start:stop]
-        sites = [site for site in chosen if site.in_fit or (branches and site.branch and not site.aside)]
+        sites = [s for s in self.sites[start:stop] if s.in_fit or (branches and s.branch and not s.aside)]
         return sites[: max(0, len(sites) - drop_last)]
 
     @property
@@ -283,7 +282,10 @@ class Record(Saved, Shown):
     @property
     def step_name(self) -> str:
         """What a step of its law is called in a sentence; "step" where one that is no block's (a pooler's) is among them."""
-        return step_called(self.by_blocks, () if self.kind == LANGUAGE_MODEL else (s.at for s in self.points()[1:]))
+        return self._step(self.points())
+
+    def _step(self, points: list[SiteRow]) -> str:
+        return "block" if self.kind == LANGUAGE_MODEL else step_called(self.by_blocks, points, self.sites)
 
     def position(self, site: str | int) -> int:
         """Where a site stands in `sites`, from its name or its number."""
@@ -347,8 +349,7 @@ class Record(Saved, Shown):
     @classmethod
     def _made(cls, data: dict[str, Any], version: int) -> Record:
         sites = [from_plain(SiteRow, site, shape=tuple(site["shape"])) for site in data["sites"]]
-        changed: dict[str, Any] = {"version": VERSION}
-        changed["parts"] = [from_plain(PartRow, part) for part in data.get("parts", [])]
+        changed: dict[str, Any] = {"version": VERSION, "parts": [from_plain(PartRow, p) for p in data.get("parts", [])]}
         if version < VERSION:
             new = {OLD_SETTINGS.get(key, key): value for key, value in data.get("settings", {}).items()}
             changed["settings"] = {

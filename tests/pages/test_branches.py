@@ -98,7 +98,7 @@ def test_the_same_in_print():
 def test_records_with_other_branches_share_an_axis_that_counts_points():
     plain = full_record(separation=falling(8), logits=False)
     (ax,) = plot([gated_record(), plain]).axes
-    assert ax.get_xlabel() == "layer, side branches not counted"
+    assert ax.get_xlabel() == "step, side branches not counted"
     assert [text.get_text() for text in ax.get_xticklabels()] == list("01234567")
     (ax,) = plot([plain, plain]).axes
     assert ax.get_xlabel() == "layer index"

@@ -201,7 +201,7 @@ def measure_network(
     classifier = None if plan.classifier is None else classifier_weight(modules_of(network)[plan.classifier])
     readers = {plan.reads: classifier} if schedule.collapse and plan.reads and classifier is not None else {}
     names, widths = tuple(site.name for site in sites), tuple(site.features for site in sites)
-    step = step_called(plan.rule == "blocks", (site.at for site in [s for s in sites if s.in_fit][1:]))
+    step = step_called(plan.rule == "blocks", [s for s in sites if s.in_fit], plan.sites)
     normalized = has_batchnorm(network)
     found: list[Measurement] = []
     for batchnorm in schedule.batchnorm:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 from layerlaw.law.fit import BENT, CHANCE, EVEN, RESIDUAL, LawFit
 from layerlaw.wording import ABSENT, correlation, minus, number, p_value
@@ -79,13 +80,30 @@ def _fall_and_jump(fit: LawFit, what: str, places: Sequence[str]) -> str:
     return f"{what} falls {number(fall, 2)}-fold over {over}, then rises {number(rises[jump], 2)}-fold {where}"
 
 
-def step_called(by_blocks: bool, ends: Iterable[str]) -> str:
-    """What a step is called in a sentence, by where its ends are looked at; "step" where blocks have others among them.
+class Location(Protocol):
+    """A place in a network, as `step_called` looks at it."""
 
-    >>> step_called(True, ["output", "output"]), step_called(True, ["output", "input"]), step_called(False, ["input"])
-    ('block', 'step', 'layer')
+    @property
+    def at(self) -> str:
+        """Whether what is looked at is the input or the output of a module."""
+
+    @property
+    def branch(self) -> bool:
+        """Whether some path through the network does not pass it."""
+
+
+def step_called(by_blocks: bool, points: Sequence[Location], places: Sequence[Location]) -> str:
+    """What the steps between points of a law are called, some of all places: "layer", "block", or "step".
+
+    That where blocks have others among them, which are looked at elsewhere, and where layers on side branches lie between
+    the points: such a step is longer than a layer.
     """
-    return "layer" if not by_blocks else "step" if len(set(ends)) > 1 else "block"
+    if by_blocks:
+        return "step" if len({point.at for point in points[1:]}) > 1 else "block"
+    counted = {id(point) for point in points}
+    found = [i for i, place in enumerate(places) if id(place) in counted]
+    between = places[found[0] : found[-1]] if found else ()
+    return "step" if any(place.branch and id(place) not in counted for place in between) else "layer"
 
 
 def rises_counted(fit: LawFit) -> str:
