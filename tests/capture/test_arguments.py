@@ -34,10 +34,14 @@ def test_a_dry_run_names_the_size_that_would_do(side: int) -> None:
     [
         (torch.randn(12, 32, 32, 1), r"images whose channels come first: pass x\.permute\(0, 3, 1, 2\)\.$"),
         (torch.randn(12, 32, 32), r"images with an axis of channels: pass x\.unsqueeze\(1\)\.$"),
-        (torch.zeros(12, 1, 32, 32, dtype=torch.uint8), r"inputs of float32: pass x\.float\(\)\.$"),
+        (
+            torch.zeros(12, 1, 32, 32, dtype=torch.uint8),
+            r"inputs of float32: pass x\.float\(\), scaled as in training \(x\.float\(\) / 255, say\)\.$",
+        ),
         (torch.zeros(12, 1, 32, 32, dtype=torch.float64), r"inputs of float32: pass x\.float\(\)\.$"),
+        (torch.zeros(12, 3, 32, 32), r"images of 1 channel: pass x\.mean\(1, keepdim=True\)\.$"),
     ],
-    ids=["channels last", "no channels", "bytes", "double"],
+    ids=["channels last", "no channels", "bytes", "double", "three channels"],
 )
 def test_a_dry_run_says_how_inputs_would_pass(images: torch.Tensor, words: str) -> None:
     with pytest.raises(ll.LayerlawError, match=f"It takes {words}"):

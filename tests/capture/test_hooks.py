@@ -110,7 +110,7 @@ def test_a_dry_run_that_fails_names_shapes_and_types() -> None:
 
 
 def test_fewer_than_two_samples_are_too_few_for_a_dry_run() -> None:
-    with pytest.raises(ll.LayerlawError, match=r"at least 2 samples in the first batch \(dry run\), got 1: use larger"):
+    with pytest.raises(ll.LayerlawError, match=r"at least 2 samples in the first batch \(dry run\), got 1: pass more"):
         ll.sites(seeded(FNN), X[:1])
 
 

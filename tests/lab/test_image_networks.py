@@ -247,13 +247,13 @@ def test_a_runs_law_counts_what_was_measured(rule: str) -> None:
     recipe = Recipe(Architecture.named("resnet20", inputs=1, classes=4, widths=(4, 4, 4)), epochs=2, batch_size=20)
     schedule = Schedule(epochs=(0, 1), batchnorm=("running",), sites=rule)
     (run,) = sweep([recipe], samples, schedule=schedule, progress=False)
-    step, other = ("block", "layer") if rule == "blocks" else ("layer", "block")
+    step, other = ("block", "layer") if rule == "blocks" else ("step", "layer")  # which passes a side branch
     law = run.law(batchnorm="running")
     assert law is not None
     assert law.step == Measurement.from_dict(asdict(run.measurements[-1])).step == step
     assert f"per {step}" in law.verdict
     assert other not in law.verdict
-    assert f"D of the last {step} " in emergence(run, batchnorm="running").sentence
+    assert f"D of the last {'site' if step == 'step' else step} " in emergence(run, batchnorm="running").sentence
 
 
 @pytest.mark.parametrize("rule", ["layers", "auto"])

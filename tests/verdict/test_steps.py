@@ -91,7 +91,7 @@ def test_one_rise_within_its_errors_is_not_called_each() -> None:
     one = record([100.0, 50.0, 25.0, 12.0, 12.5, 6.0], separation_log_se=[0.1] * 6)
     assert "D rises at 's4' (by 4.2%), within two standard errors." in str(judge(one))
     two = record([100.0, 104.0, 25.0, 12.0, 12.5, 6.0], separation_log_se=[0.1] * 6)
-    assert "D rises at 's1' (by 4.0%), 's4' (by 4.2%), each within two standard errors." in str(judge(two))
+    assert "D rises at 's1' (by 4.0%) and 's4' (by 4.2%), each within two standard errors." in str(judge(two))
 
 
 def test_a_rise_to_many_times_is_told_as_a_factor() -> None:

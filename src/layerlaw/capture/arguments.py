@@ -63,9 +63,14 @@ def what_would_do(network: nn.Module, inputs: object) -> str:
     few = inputs[:2]
     others: list[tuple[str, Tensor]] = []
     if few.dtype in (torch.uint8, torch.float64):
-        others.append(("inputs of float32: pass x.float()", few.float()))
+        pixels = ", scaled as in training (x.float() / 255, say)" if few.dtype == torch.uint8 else ""
+        others.append((f"inputs of float32: pass x.float(){pixels}", few.float()))
     if few.dim() == 4:
         others.append(("images whose channels come first: pass x.permute(0, 3, 1, 2)", few.permute(0, 3, 1, 2)))
+        if few.shape[1] == 1:
+            others.append(("images of 3 channels: pass x.expand(-1, 3, -1, -1)", few.expand(-1, 3, -1, -1)))
+        if few.shape[1] == 3 and few.dtype.is_floating_point:
+            others.append(("images of 1 channel: pass x.mean(1, keepdim=True)", few.mean(1, keepdim=True)))
     if few.dim() == 3:
         others.append(("images with an axis of channels: pass x.unsqueeze(1)", few.unsqueeze(1)))
     for words, other in others:

@@ -52,7 +52,9 @@ def find_sites(
     check_choice("reduce", reduce, get_args(Reduce), CaptureError)
     n = len(batch.labels)
     if n < 2:
-        raise CaptureError(f"expected at least 2 samples in the first batch (dry run), got {n}: use larger batches.")
+        raise CaptureError(
+            f"expected at least 2 samples in the first batch (dry run), got {n}: pass more, or larger batches."
+        )
     two, three = trace_flow(network, batch.first(2)), trace(network, batch.first(3)) if n >= 3 else None
     guess = logits_of(two.output)
     square = any(value.shape[:2] == (n, n) for value in batch.tensors())

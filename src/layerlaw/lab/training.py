@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from layerlaw.capture.arguments import other_size
+from layerlaw.capture.arguments import what_would_do
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.network import has_batchnorm, probing_state
 from layerlaw.capture.site_rules import find_sites
@@ -102,7 +102,7 @@ def train(
         except RuntimeError as error:
             came = f"one that fails in epoch {epoch}: {error}"
             takes = f"takes samples of shape {tuple(x.shape[1:])} and gives class scores"
-            cure = other_size(network, x)
+            cure = what_would_do(network, x)
             raise InputError(f"network: expected one that {takes}, got {came}{cure and f'. {cure}'}") from error
         if math.isnan(loss):
             raise LayerlawError(f"training diverged in epoch {epoch} (the loss is NaN): use a lower learning rate.")

@@ -13,6 +13,7 @@ import numpy as np
 from layerlaw.law import UNCHANGED, LawErrors, LawFit
 from layerlaw.law.words import FOLD
 from layerlaw.record import LANGUAGE_MODEL, Record, SiteRow
+from layerlaw.wording import joined
 
 IDLE_SHARE = 0.25  # a layer is idle when it does less than a quarter of an even share
 SHORTEST = 3  # blocks: one or two that do little are no plateau
@@ -84,12 +85,12 @@ def listed_places(places: Sequence[str]) -> str:
     """The first four places, and how many more there are.
 
     >>> listed_places(["at 'a'", "at 'b'", "between 'b' and 'd'", "at 'e'"])
-    "at 'a', 'b', between 'b' and 'd', at 'e'"
+    "at 'a', 'b', between 'b' and 'd' and at 'e'"
     """
     shown = list(places[:4])
     again = [place.startswith("at ") and before.startswith("at ") for before, place in pairwise(["", *shown])]
     words = [place.removeprefix("at ") if same else place for place, same in zip(shown, again, strict=True)]
-    return ", ".join(words) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
+    return joined([*words, f"{len(places) - 4} more"] if len(places) > 4 else words)
 
 
 def idle_steps(fit: LawFit) -> list[int]:

@@ -139,9 +139,10 @@ class Emergence:
             data = "The training data were not fitted by the last probe."
         else:
             data = f"The training data were fitted {self._against(self.interpolation)}."
+        last = "site" if self.step == "step" else self.step
         if self.convergence is None:
-            return f"{law} {data} D of the last {self.step} was still moving at the end."
-        return f"{law} {data} D of the last {self.step} settled {self._against(self.convergence)}."
+            return f"{law} {data} D of the last {last} was still moving at the end."
+        return f"{law} {data} D of the last {last} settled {self._against(self.convergence)}."
 
     def _against(self, epoch: int) -> str:
         if self.epoch is None:

@@ -18,6 +18,8 @@ from layerlaw.errors import InputError
 from layerlaw.lab.losses import Description
 from layerlaw.lab.samples import Samples
 
+OTHER_WORDS = {"channels": "inputs", "in_channels": "inputs", "in_chans": "inputs", "num_classes": "classes"}
+
 Precision = Literal["float32", "tf32", "bf16"]
 
 
@@ -51,7 +53,8 @@ class Architecture(Description):
         fitting = [field.name for field in fields(there)]
         for field in changes:
             if field not in fitting:
-                near = difflib.get_close_matches(field, fitting, 1, 0.4)
+                meant = OTHER_WORDS.get(field, "")
+                near = [meant] if meant in fitting else difflib.get_close_matches(field, fitting, 1, 0.4)
                 hint = f" Did you mean {near[0]}?" if near else ""
                 raise InputError(f"{name}: expected changes of {', '.join(fitting)}, got {field!r}.{hint}")
         return replace(there, **changes)  # type: ignore[no-any-return]

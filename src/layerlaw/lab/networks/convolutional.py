@@ -147,7 +147,8 @@ class ConvolutionalNetwork(ImageNetwork):
         """Layers, channels, and what is unusual."""
         channels = sum(self.stages, ())
         pools = f"{len(self.stages) if self.pool else 'no'} pools" + ("" if self.batchnorm else ", no BatchNorm")
-        size = f"{self.kernel}×{self.kernel}, {min(channels)} to {max(channels)} channels"
+        few, many = min(channels), max(channels)
+        size = f"{self.kernel}×{self.kernel}, {few} {f'to {many} ' * (many > few)}channels"
         return f"{len(channels)} convolutions of {size}, {pools}, {counted(len(self.hidden) + 1, 'linear layer')}"
 
     def build(self) -> nn.Module:
