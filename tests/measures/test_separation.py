@@ -67,6 +67,18 @@ def test_means_of_very_different_scales_are_left_to_singular_values(decades: flo
     assert (said is None) == (decades >= 3)
 
 
+@pytest.mark.parametrize("spread", [1.0, 1e-4])
+@pytest.mark.parametrize("decades", [1.0, 2.0])
+def test_residuals_along_the_largest_scale_alone_keep_their_digits(decades: float, spread: float) -> None:
+    """Rows of the inverse are longest along the smallest scales: what float32 rounds of them must not show."""
+    generator = torch.Generator().manual_seed(1)
+    Q = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64))[0]
+    y = torch.arange(N) % K
+    means = torch.randn(K, D, generator=generator, dtype=torch.float64) * torch.logspace(0, -decades, D) @ Q
+    x = (means[y] + spread * torch.randn(N, 1, generator=generator, dtype=torch.float64) * Q[:1]).float()
+    assert found(x, y) == pytest.approx(oracle.separation(x.double(), y, K), rel=1e-6)
+
+
 def flat() -> Tensor:
     """Class means in fewer dimensions than there could be."""
     return clouds()[0] @ torch.diag((torch.arange(D) < K - 2).float())

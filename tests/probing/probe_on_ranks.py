@@ -127,12 +127,15 @@ def pictured() -> dict[str, ll.Record]:
         return DataLoader(of, batch_size=20, sampler=ll.data.UnpaddedSampler(of))
 
     halves = list(zip(whole[0].split(90), whole[1].split(90), strict=True))
+    wide_halves = list(zip(*(tensor.split(90) for tensor in narrow.tensors), strict=True))
+    some = {"sites": ["input", "0", "2", "3"], **how}
     return {
         "dealt": ll.probe(network, loader(data), **how),
         "in groups": ll.probe(network, loader(data), memory_gib=40 * K * 200 / 2**30, **how),
         "in slices": ll.probe(network, loader(data), **tiny, **how),
         "wide": ll.probe(widely, loader(wide), sites=["input", "0", "1"], **how),
-        "several wide": ll.probe(mixed, loader(narrow), sites=["input", "0", "2", "3"], **how),
+        "several wide": ll.probe(mixed, loader(narrow), **some),
+        "several wide, none on the first": ll.probe(mixed, wide_halves if first == step - 1 else [], **some),
         "numbers": ll.probe(network, loader(numbers), scores=None, **how),
         "one behind the other": ll.probe(network, halves[first * 2 :][: 4 // step], **how),
         "none on the first": ll.probe(network, halves if first == step - 1 else [], **how),

@@ -98,7 +98,7 @@ def some_first_far(squares: Tensor, usual: Tensor, y: Tensor) -> Tensor:
 def _norm_at_most(M: Tensor) -> Tensor:
     """A number that the largest eigenvalue of a symmetric matrix of no negative ones does not exceed, and hardly misses.
 
-    >>> float(_norm_at_most(torch.diag(torch.tensor([3.0, 1.0, 1.0])).double()))  # (3⁸ + …)^(1/8)
+    >>> float(_norm_at_most(torch.diag(torch.tensor([3.0, 1.0, 1.0])).double()))  # (3¹⁶ + 1 + 1)^(1/16)
     3.0000000...
     """
     size = M.abs().amax()

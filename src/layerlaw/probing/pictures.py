@@ -146,17 +146,20 @@ def _dealt(
         sites[least].append(name)
         work[least] += n * d
     widest = max((dtype for *_, dtype in tables.values()), key=lambda dtype: dtype.itemsize)
-    parts = [[kept[name].cpu()[_rows_of(chosen[: tables[name][0]], rank())[1]].flatten() for name in some if name in kept]
-             for some in sites]  # fmt: skip
     own = [tables[name] for name in sites[rank()]]
     places = [[_rows_of(chosen[:n], r)[0] for n, *_ in own] for r in range(world_size())]
     lengths = [[len(there) * d for there, (_, d, _) in zip(one, own, strict=True)] for one in places]
-    nothing = torch.zeros(0, dtype=widest)
-    came = dealt_out([torch.cat([nothing, *some]) for some in parts], list(map(sum, lengths)))
+    rows = {name: _rows_of(chosen[:n], rank())[1] for name, (n, *_) in tables.items() if name in kept}
+    there = [sum(len(rows[name]) * tables[name][1] for name in some if name in rows) for some in sites]
+    sent, at = torch.empty(sum(there), dtype=widest), 0
+    for name in (name for some in sites for name in some if name in rows):
+        room = sent[at:][: len(rows[name]) * tables[name][1]].view(-1, tables[name][1])
+        torch.index_select(kept[name].to("cpu", widest), 0, rows[name], out=room)
+        at += room.numel()
     found = [torch.empty(n, d, dtype=dtype) for n, d, dtype in own]
-    for part, there, sizes in zip(came, places, lengths, strict=True):
-        for table, at, numbers in zip(found, there, torch.split(part, sizes), strict=True):
-            table.index_copy_(0, at, numbers.to(table).view(-1, table.shape[-1]))
+    for part, some, sizes in zip(dealt_out(sent, there, list(map(sum, lengths))), places, lengths, strict=True):
+        for table, here, numbers in zip(found, some, torch.split(part, sizes), strict=True):
+            table.index_copy_(0, here, numbers.to(table).view(-1, table.shape[-1]))
     return dict(zip(sites[rank()], found, strict=True))
 
 

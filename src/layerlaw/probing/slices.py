@@ -286,7 +286,7 @@ class SlicedProbe:
     def _forward(self, sites: Sequence[Site], take: _Take) -> None:
         """One forward over the data; every one must see the same samples in the same order."""
         state = self.state
-        state.fingerprint, state.rows = Fingerprint(), []
+        state.fingerprint, state.counted = Fingerprint(), []
         dealt, decisions = list[Dealt](), list[Tensor | None]()
         batch: _Batch | None = None
         start = 0

@@ -126,7 +126,9 @@ class State:
     )  # right, and all, of free decisions
 
     borrowed: bool = False  # whether all samples are another rank's, which adds them up
-    rows: list[Tensor] = field(default_factory=list)  # of several ranks: which samples of this one are counted
+    counted: list[tuple[int, int, Tensor | None]] = field(
+        default_factory=list
+    )  # of several ranks: of every batch of this one where it starts, how many samples are counted, and which (`None`: all)
     dealt: Dealt | None = None  # how the labels of all kept samples were dealt for pass 1
     at_hand: Tensor | None = None  # the labels of all samples on the CPU, where they were known beforehand
     meanwhile: Meanwhile | None = None  # for work that a GPU need not finish pass 2 for
@@ -171,15 +173,17 @@ class State:
         """Remember of a batch of pass 1 which samples of all that came to this rank are counted."""
         self.borrowed = step.borrowed
         if world_size() > 1 and not step.borrowed:
-            rows = torch.arange(len(step.labels)) if step.rows is None else step.rows
-            self.rows.append(step.start + rows)
+            self.counted.append((step.start, len(step.labels), step.rows))
 
     def share(self) -> Share:
         """Which samples of this rank are counted, behind pass 1; where these are all of them it takes no numbers."""
         self.fingerprint.settle()
         came = self.fingerprint.streams[0].rows if self.fingerprint.streams else 0
-        rows = torch.cat([torch.zeros(0, dtype=torch.long), *(part.cpu() for part in self.rows)])
-        return Share(came, None if len(rows) == came else rows, self.data.places)
+        rows = None
+        if sum(n for _, n, _ in self.counted) < came:
+            parts = [start + (torch.arange(n) if some is None else some.cpu()) for start, n, some in self.counted]
+            rows = torch.cat([torch.zeros(0, dtype=torch.long), *parts])
+        return Share(came, rows, self.data.places)
 
     def begin(self, labels: Tensor) -> None:
         """Start a batch of pass 1."""

@@ -111,7 +111,8 @@ class PlaneSample:
 
     def features(self, key: object) -> Tensor | None:
         """What was kept of one site (n, d), in the order of `labels`; `None` where nothing was."""
-        return torch.cat(self._kept[key]) if self._kept.get(key) else None
+        kept = self._kept.get(key)
+        return _joined(kept) if kept else None
 
     def planes_later(self) -> dict[object, Plane]:
         """As `planes`, of few samples worked out when one of them is first looked at (see `layerlaw.later`)."""
@@ -139,7 +140,7 @@ class PlaneSample:
     def _condensed(self) -> dict[object, Condensed]:
         """What planes need of every site, on the CPU: a GPU is slow with small matrices."""
         shapes: dict[Hashable, list[object]] = defaultdict(list)
-        matrices = {key: kept[0] if len(kept) == 1 else torch.cat(kept) for key, kept in self._kept.items()}
+        matrices = {key: _joined(kept) for key, kept in self._kept.items()}
         for key, matrix in matrices.items():
             shapes[matrix.shape, matrix.dtype, matrix.device].append(key)
         parts: list[list[object]] = []
@@ -168,6 +169,11 @@ class PlaneSample:
                 # A tuple of numbers is nothing that Python's garbage collector looks at again and again.
                 found[key] = list(map(tuple, np.round(plane, digits).tolist()))
         return found
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """One behind the other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 class Begun(NamedTuple):

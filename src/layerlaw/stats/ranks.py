@@ -150,15 +150,14 @@ def gathered(mine: T) -> list[T]:
     return [pickle.loads(row) for row in whole]  # zeros behind it are not read
 
 
-def dealt_out(parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-    """Numbers (n,) for every rank are sent to it; so many of each rank come here, in their order."""
-    mine = torch.cat(list(parts)).to(_device())
-    came = mine.new_empty(sum(sizes))
+def dealt_out(mine: Tensor, there: Sequence[int], here: Sequence[int]) -> list[Tensor]:
+    """Of numbers (n,) so many go to each rank, in their order; so many of each rank come here."""
+    mine = mine.to(_device())
+    came = mine.new_empty(sum(here))
     if _job is not None:
         _job.meet()
-    there = [len(part) for part in parts]
-    _call(lambda: dist.all_to_all_single(came, mine, list(sizes), there, group=_group), came, mine)
-    return list(torch.split(came.cpu(), list(sizes)))
+    _call(lambda: dist.all_to_all_single(came, mine, list(here), list(there), group=_group), came, mine)
+    return list(torch.split(came.cpu(), list(here)))
 
 
 def _told(content: bytes, size: int = 0, *, failed: bool = False) -> list[Told]:
