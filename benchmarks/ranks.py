@@ -9,8 +9,7 @@ machine, and rank 0 alone has them for itself. So the third number is the first 
 batches by both at once : by one alone. It is what two processors that share nothing would give. Last is the largest relative
 difference between the records of one and two in any column.
 
-Memory that is let go of stays with the processes (`KEPT`): else a third of the time is the kernel's, which hands out fresh
-pages, slowly so on some virtual machines. The first round of each case is a warm-up and does not count.
+The first round of each case is a warm-up and does not count.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from kept_memory import KEPT
 from networks import ResNet20, separated
 from torch import multiprocessing, nn
 
@@ -34,7 +34,6 @@ import layerlaw as ll
 from layerlaw.lab import FeedForward
 
 BATCH = 100
-KEPT = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_TOP_PAD_": str(2**28)}
 
 
 def cases(images: int) -> dict[str, tuple[nn.Module, list[Any], dict[str, Any]]]:
@@ -133,7 +132,7 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    os.environ |= KEPT  # read by the C library of the processes that are started
+    os.environ |= KEPT  # read by the processes that are started
     multiprocessing.spawn(work, (port, given.rounds, given.images, given.only), nprocs=2)  # type: ignore[no-untyped-call]
 
 

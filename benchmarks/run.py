@@ -1,7 +1,7 @@
 """Measure the costs and write the first table of docs/benchmarks.md, between two markers: `make bench`.
 
-One thread. Times are medians of interleaved runs and appear only as ratios within one run; memory is the peak resident
-set of a process of its own.
+One thread. Times are medians of interleaved runs and appear only as ratios within one run, in a process that keeps its
+memory (`kept_memory`); memory is the peak resident set of a process of its own.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from kept_memory import keep_memory, usual
 from networks import ResNet20, separated
 
 import layerlaw as ll
@@ -167,7 +168,8 @@ def regressions(rounds: int) -> list[tuple[str, str, str]]:
 
 def peak_mib(job: str) -> float:
     """Peak memory of a job of this file in a process of its own."""
-    done = subprocess.run([sys.executable, __file__, "--job", job], capture_output=True, text=True, check=True)
+    command = [sys.executable, __file__, "--job", job]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=usual())
     return float(json.loads(done.stdout)["peak_mib"])
 
 
@@ -230,6 +232,7 @@ def main() -> None:
     if arguments.job:
         job(arguments.job)
         return
+    keep_memory()
     with_table(PAGE.read_text(encoding="utf-8"), "")  # before minutes of work
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +24,7 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     for name in ("separation", "probes", "regressions"):
         monkeypatch.setattr(module, name, lambda rounds: [("a row", "1.00", "≤ 2")])
     monkeypatch.setattr(module, "memory", list)
+    monkeypatch.setattr(module, "keep_memory", lambda: None)
     monkeypatch.setattr(module, "PAGE", tmp_path / "benchmarks.md")
     monkeypatch.setattr(sys, "argv", ["run.py"])
     return module
@@ -50,6 +52,22 @@ def test_a_page_without_its_markers_is_told_before_the_work(
     with pytest.raises(SystemExit, match="expected '<!-- make bench begins -->' and behind it"):
         bench.main()
     assert bench.PAGE.read_text(encoding="utf-8") == page.format(bench.BEGIN, bench.END)
+
+
+def test_a_benchmark_begins_once_more_so_that_it_keeps_its_memory(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    begun = "import os, sys; sys.path.insert(0, sys.argv[1]); import kept_memory; print('begun', flush=True)"
+    script.write_text(
+        f"{begun}; kept_memory.keep_memory(); print(os.environ['MALLOC_MMAP_MAX_'], len(kept_memory.usual()))"
+    )
+    environment = {"PATH": "somewhere"}
+    done = subprocess.run(
+        [sys.executable, str(script), str(FOLDER)], capture_output=True, text=True, check=True, env=environment
+    )
+    *begins, last = done.stdout.splitlines()
+    assert begins == ["begun", "begun"]
+    assert last.split()[0] == "0"
+    assert int(last.split()[1]) <= len(environment) + 1  # Python may add LC_CTYPE
 
 
 @pytest.mark.parametrize("script", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
