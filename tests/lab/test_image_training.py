@@ -19,7 +19,7 @@ from lab_parts import EVERYTHING, kill_on_the_way, numbers, same_networks
 import layerlaw as ll
 from layerlaw.data import load
 from layerlaw.errors import InputError
-from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule, Shape, jobs, sweep, trainer
+from layerlaw.lab import Architecture, Recipe, Run, Samples, Schedule, Shape, jobs, processes, sweep, trainer
 from layerlaw.lab.trainer import Trainer, arithmetic
 from layerlaw.lab.training import SingleEngine
 from oracle import separation
@@ -49,6 +49,24 @@ def test_the_first_epochs_are_those_of_a_plain_loop(family: str, optimizer: Any)
     for name, tensor in run.network().state_dict().items():
         if optimizer == "momentum":  # Adam amplifies rounding where gradients are nearly zero
             torch.testing.assert_close(tensor, network.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("worth", "threads"), [(math.inf, 1), (0, 3)])
+def test_only_large_steps_take_the_threads_there_are(
+    worth: float, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, found = processes.run, []
+
+    def seen(job: jobs.Job, report: Any) -> jobs.Checkpoint:
+        found.append(torch.get_num_threads())
+        return run(job, report)
+
+    monkeypatch.setattr(processes, "WORTH_THREADS", worth)
+    monkeypatch.setattr(processes, "run", seen)
+    torch.set_num_threads(3)
+    quiet([replace(RECIPE, epochs=1)])
+    assert found == [threads]
+    assert torch.get_num_threads() == 3
 
 
 @pytest.mark.parametrize(("epoch_s", "save_s", "apart"), [(10, 0.4, 1), (1, 0.01, 1), (1, 0.4, 9), (1, 30, 61)])

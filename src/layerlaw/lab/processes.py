@@ -38,6 +38,9 @@ _PROGRAM = "from layerlaw.lab.processes import serve; serve()"
 AT_ONCE = 8  # fleets on a GPU
 BUSY = 512  # members that keep a GPU busy: those of further fleets wait, and are made and measured while these train
 WORTH_PROCESSES = 3e11  # multiplications; below, starting processes takes longer than they save
+WORTH_THREADS = (
+    1e9  # multiplications of a step; below, threads gain little, and beside other programs they wait for each other
+)
 
 
 def cores() -> int:
@@ -47,7 +50,12 @@ def cores() -> int:
 
 def work(recipe: Recipe, samples: Samples) -> float:
     """About how many multiplications training takes."""
-    return 3.0 * recipe.network.multiplications(tuple(samples.inputs.shape[1:])) * len(samples.labels) * recipe.epochs
+    return _work_of_one(recipe, samples) * len(samples.labels) * recipe.epochs
+
+
+def _work_of_one(recipe: Recipe, samples: Samples) -> float:
+    """Of one sample, there and back."""
+    return 3.0 * recipe.network.multiplications(tuple(samples.inputs.shape[1:]))
 
 
 def run_here(jobs: Sequence[Job], bar: Counter, stop: threading.Event) -> tuple[list[Checkpoint], bool]:
@@ -144,8 +152,11 @@ def _stream(device: str, number: int) -> torch.cuda.Stream:
 
 
 def _threads(job: Job) -> AbstractContextManager[None]:
-    """One for a fleet on a CPU, whose matrices are small."""
-    return one_thread() if job.is_fleet and torch.device(job.device).type == "cpu" else nullcontext()
+    """One on a CPU for a fleet, whose matrices are small, and for a network whose steps are."""
+    if torch.device(job.device).type != "cpu":
+        return nullcontext()
+    little = _work_of_one(job.recipe, job.members[0].samples) * job.recipe.batch_size < WORTH_THREADS
+    return one_thread() if job.is_fleet or little else nullcontext()
 
 
 def _where(job: Job, epoch: int, loss: float) -> str:
