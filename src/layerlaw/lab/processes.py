@@ -152,11 +152,16 @@ def _stream(device: str, number: int) -> torch.cuda.Stream:
 
 
 def _threads(job: Job) -> AbstractContextManager[None]:
-    """One on a CPU for a fleet, whose matrices are small, and for a network whose steps are."""
-    if torch.device(job.device).type != "cpu":
-        return nullcontext()
-    little = _work_of_one(job.recipe, job.members[0].samples) * job.recipe.batch_size < WORTH_THREADS
-    return one_thread() if job.is_fleet or little else nullcontext()
+    """One on a CPU for a fleet, whose matrices are small, and for other small steps."""
+    if job.is_fleet and torch.device(job.device).type == "cpu":
+        return one_thread()
+    return threads_for(job.recipe, job.members[0].samples, job.device)
+
+
+def threads_for(recipe: Recipe, samples: Samples, device: str) -> AbstractContextManager[None]:
+    """One on a CPU, where the steps of its training are small."""
+    little = _work_of_one(recipe, samples) * recipe.batch_size < WORTH_THREADS
+    return one_thread() if little and torch.device(device).type == "cpu" else nullcontext()
 
 
 def _where(job: Job, epoch: int, loss: float) -> str:
