@@ -19,6 +19,7 @@ from layerlaw.capture.network import probing_state
 from layerlaw.capture.site_rules import find_sites
 from layerlaw.experiments.numbers import UNCLAIMED, Claim, law_along, mean_of, minus, of_laws, over, power, row
 from layerlaw.lab import Run, Samples, Schedule
+from layerlaw.lab.processes import threads_for
 from layerlaw.lab.schedule import CHUNK, BatchNormMode, SplitName
 from layerlaw.lab.trainer import arithmetic
 from layerlaw.law import LawFit
@@ -307,9 +308,16 @@ class AtSite(NamedTuple):
 
 
 def site_features(run: Run, data: Samples, device: str = "cpu") -> Iterator[AtSite]:
-    """Every site but the input, one at a time as they are large, in the authors' BatchNorm mode; none if it diverged."""
-    if run.diverged is not None:
-        return
+    """Every site but the input, one at a time as they are large, in the authors' BatchNorm mode; none if it diverged.
+
+    What is done with them is done on one thread where the network is small, as it was trained.
+    """
+    if run.diverged is None:
+        with threads_for(run.recipe, data, device):
+            yield from _site_features(run, data, device)
+
+
+def _site_features(run: Run, data: Samples, device: str) -> Iterator[AtSite]:
     network, there = run.network().to(device), data.to(device)
     names = [site for site in run.measurements[0].sites if site != "input"]
     modules = list(dict.fromkeys(name.partition("#")[0] for name in names))  # of several calls, too

@@ -52,7 +52,6 @@ from layerlaw.experiments.separation.convolutions import (
 )
 from layerlaw.experiments.setting import ADAM, Images, Setting
 from layerlaw.lab import ResidualNetwork, Run, Samples
-from layerlaw.lab.processes import threads_for
 from layerlaw.lab.schedule import BatchNormMode, Measurement
 from layerlaw.law import LawFit
 from layerlaw.measures import measure
@@ -269,12 +268,11 @@ def components_of(setting: Setting, runs: Runs, data: Mapping[str, Images]) -> l
 def principal_separation(run: Run, data: Samples, device: str = "cpu") -> Reduced:
     """D of the first principal components at every site but the input, in the authors' BatchNorm mode; none if diverged."""
     found: Reduced = {}
-    with threads_for(run.recipe, data, device):
-        for site in site_features(run, data, device):
-            try:
-                found[site.name] = measure(principal(site.features.flatten(1)), site.labels)["separation"]
-            except LayerlawError:  # features that are not finite, or huge
-                found[site.name] = None
+    for site in site_features(run, data, device):
+        try:
+            found[site.name] = measure(principal(site.features.flatten(1)), site.labels)["separation"]
+        except LayerlawError:  # features that are not finite, or huge
+            found[site.name] = None
     return found
 
 

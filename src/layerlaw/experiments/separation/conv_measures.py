@@ -41,7 +41,6 @@ from layerlaw.experiments.separation.convolutions import (
 )
 from layerlaw.experiments.setting import Images, Setting
 from layerlaw.lab import Run
-from layerlaw.lab.processes import threads_for
 from layerlaw.law import LawFit
 from layerlaw.measures import measure
 from layerlaw.outcome import Cell as TableCell
@@ -88,9 +87,7 @@ class MeasuredNetwork:
     @classmethod
     def of(cls, run: Run, images: Images, device: str, keep: Keep) -> MeasuredNetwork:
         """Measured at the sites that are points of the law."""
-        data = images(run.recipe.seed)
-        with threads_for(run.recipe, data, device):
-            curve = [conv_numbers(at) for at in site_features(run, data, device) if keep(at.name)]
+        curve = [conv_numbers(at) for at in site_features(run, images(run.recipe.seed), device) if keep(at.name)]
         lost = Runs([run]).trouble() if run.diverged is not None else ""
         return cls(curve, run.recipe.learning_rate, list(run.how), lost)
 
