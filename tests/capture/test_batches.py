@@ -202,7 +202,7 @@ def test_what_a_sampler_repeats_or_leaves_out_is_known() -> None:
     data = TensorDataset(X[:49], Y[:49])
 
     def said(sampler: object) -> str:
-        return unequal_shares(DataLoader(data, sampler=sampler))
+        return unequal_shares(DataLoader(data, sampler=sampler))[0]
 
     assert "DistributedSampler repeats 2 of 49 samples" in said(DistributedSampler(data, num_replicas=3, rank=0))
     dropping = DistributedSampler(data, num_replicas=3, rank=0, drop_last=True)

@@ -91,6 +91,12 @@ def with_a_copy() -> Tensor:
     return x
 
 
+def one_hot_with_a_copy() -> Tensor:
+    """Collapsed onto axes: the factor of their products breaks off at a zero."""
+    y = clouds(even=True)[1]
+    return torch.eye(D)[torch.where(y == 1, 0, y)]
+
+
 def first_far() -> Tensor:
     """The row around which a class is added up."""
     x, _ = clouds(1e-3, even=True)
@@ -98,11 +104,13 @@ def first_far() -> Tensor:
     return x
 
 
-EVEN = {"coinciding means", "the first row far away"}
+EVEN = {"coinciding means", "coinciding means on axes", "the first row far away"}
 ELSEWHERE = {
     "fewer features than classes": lambda: clouds()[0][:, : K - 1],
     "few dimensions": flat,
     "coinciding means": with_a_copy,
+    "coinciding means on axes": one_hot_with_a_copy,
+    "all the same": lambda: torch.zeros(N, D),
     "float64": lambda: clouds()[0].double(),
     "tiny": lambda: clouds()[0] * 1e-25,
     "huge": lambda: clouds()[0] * 1e25,
@@ -138,6 +146,18 @@ def test_what_users_see_does_not_depend_on_the_way(case: str, monkeypatch: pytes
     here = seen()
     monkeypatch.setattr(at_hand, "separation_by_inverse", lambda *_: None)
     assert here == seen()
+
+
+def test_a_class_without_samples_is_told_with_advice_that_can_be_followed() -> None:
+    x, y = clouds()
+    with pytest.raises(
+        ll.LayerlawError, match=r"or number the classes from 0 .*: np.unique\(labels, return_inverse=True\)"
+    ):
+        ll.separation_fuzziness(x, torch.where(y == 3, 4, y))
+    with pytest.raises(
+        ll.LayerlawError, match=r"Number the classes from 0 .*: np.unique\(labels, return_inverse=True\)"
+    ):
+        ll.separation_fuzziness(x, y + 2000)
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])

@@ -274,6 +274,7 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt("weights, at the end", model, shares(rank, 2))
 
     attempt("padded", network(), loaded(DistributedSampler, shuffle=False))
+    attempt("padded, of other orders", network(), loaded(DistributedSampler, shuffle=True, seed=rank))
     attempt("left out", network(), loaded(DistributedSampler, shuffle=True, drop_last=True))
     attempt("unpadded", network(), loaded(UnpaddedSampler), test=loaded(UnpaddedSampler))
 

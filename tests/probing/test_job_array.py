@@ -10,7 +10,7 @@ import pytest
 import torch
 from capture_networks import FNN, InPlaceResNet, clouds, seeded
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import layerlaw as ll
 from disk import full_disk
@@ -244,6 +244,13 @@ def test_data_of_unknown_length_or_in_another_order_each_time_are_refused(tmp_pa
         probe_shard(network(), Stream(), shard=(1, 2), state=tmp_path, progress=False)
     with pytest.raises(InputError, match=r"number of samples is known beforehand.*uncertainty=False"):
         probe_shard(network(), [(X, Y)], shard=(1, 2), state=tmp_path, progress=False)
+    one_of_three = DistributedSampler(TensorDataset(X, Y), num_replicas=3, rank=0)
+    dealt = DataLoader(TensorDataset(X, Y), 40, sampler=one_of_three)
+    words = r"expected all samples in every shard, but the loader's DistributedSampler deals to 3 ranks.*, without one"
+    with pytest.raises(DataError, match=f"^data: {words}"):
+        probe_shard(network(), dealt, shard=(1, 2), state=tmp_path, progress=False)
+    with pytest.raises(DataError, match=f"^test: {words}"):
+        probe_shard(network(), (X, Y), test=dealt, shard=(1, 2), state=tmp_path, progress=False)
     shuffled = DataLoader(TensorDataset(X, Y), 40, shuffle=True)
     with pytest.raises(InputError, match=r"got one that shuffles\. Pass shuffle=False"):
         probe_shard(network(), shuffled, shard=(1, 2), state=tmp_path, progress=False)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,11 @@ def test_a_padded_sampler_is_told_loudly(folder: Path) -> None:
     assert first["at"] == [str(SCRIPT)]
     assert second["notes"] == first["notes"]
     assert second["warned"] == []  # the first speaks for all
+    for one in told(folder, "padded, of other orders"):
+        assert one["notes"][0].startswith(words)
+        assert re.search(
+            r"\. \d+ samples are on several ranks, with the same inputs and labels: counted", one["notes"][0]
+        )
     for one in told(folder, "left out"):
         assert "the loader's DistributedSampler leaves out 1 of 61 samples" in one["notes"][0]
 

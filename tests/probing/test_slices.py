@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from capture_networks import seeded
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -159,8 +161,27 @@ def test_a_stream_and_a_shuffling_loader() -> None:
 
 
 def test_a_stream_too_long_for_the_budget_is_told() -> None:
-    with pytest.raises(MemoryBudgetError, match=r"site '0' has 192 features: with 5 classes and 64 samples"):
+    with pytest.raises(MemoryBudgetError, match=r"site '2' has 512 features: with 5 classes and 64 samples"):
         probe(data=DataLoader(Endless(), batch_size=32), memory_gib=4e-6)
+
+
+@pytest.mark.parametrize("uncertainty", [True, False, None])
+def test_the_budget_that_an_error_names_does(uncertainty: bool | None) -> None:
+    """Of many samples a site takes less whole than in slices; and narrow sites are in slices as long as the widest is."""
+    narrow = seeded(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Linear(4, 12), nn.Linear(12, 5))
+    )
+    how = {"model": narrow.double(), "sites": ["1", "3"], "uncertainty": uncertainty}
+    refused = 0
+    for memory in np.geomspace(1e-6, 1e-4, 50):
+        try:
+            probe(memory_gib=memory, **how)
+        except MemoryBudgetError as error:
+            (enough,) = re.findall(r"memory_gib=(\S+) measures it", str(error))
+            assert float(enough) > memory
+            assert probe(memory_gib=float(enough), **how).counts
+            refused += 1
+    assert 5 < refused < 45
 
 
 def test_data_that_change_between_forwards() -> None:

@@ -178,7 +178,7 @@ class Batches:
         if not hasattr(data, "__iter__"):
             expected = "a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y)"
             raise DataError(f"{where}: expected {expected}, got {type(data).__name__}.")
-        self.unequal = unequal_shares(data) if world_size() > 1 else ""
+        self.unequal, self.repeated = unequal_shares(data) if world_size() > 1 else ("", 0)
         self.source, self.length, self.batch_size = data, _length(data), getattr(data, "batch_size", None)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -228,8 +228,11 @@ def places_of(data: Any) -> tuple[int, int] | None:
     return found if isinstance(found, tuple) and len(found) == 2 else None
 
 
-def unequal_shares(loader: Any) -> str:
-    """What a sampler does so that all ranks have equally many samples: it repeats some, or leaves some out; else nothing."""
+def unequal_shares(loader: Any) -> tuple[str, int]:
+    """What a sampler does so that all ranks have equally many samples, and how many it repeats; else nothing.
+
+    It repeats some samples, or leaves some out.
+    """
     for part in parts_of(loader):
         n, dealt = None, None
         if isinstance(part, DistributedSampler):
@@ -244,8 +247,8 @@ def unequal_shares(loader: Any) -> str:
             does = f"leaves out {n - dealt} of {n} samples"
             if dealt > n:
                 does = f"repeats {dealt - n} of {n} samples (which count twice)"
-            return f"the loader's {type(part).__name__} {does}, so that all ranks have equally many"
-    return ""
+            return f"the loader's {type(part).__name__} {does}, so that all ranks have equally many", max(0, dealt - n)
+    return "", 0
 
 
 _inside: Counter[int] = Counter()  # by thread: how often it is inside a `Randomness`

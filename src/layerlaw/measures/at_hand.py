@@ -18,7 +18,7 @@ from layerlaw.measures.site import Needs, SiteStatistics, enough_samples
 from layerlaw.stats import Centers, ClassSums, Frame, Scatter, checked_labels, find_centers, project
 from layerlaw.stats.careful import careful_centers, careful_fit
 from layerlaw.stats.centers import COLLINEAR, CONSTANT, Weighting
-from layerlaw.stats.labels import check_counts, check_reached, checked_targets
+from layerlaw.stats.labels import NUMBERED, check_counts, check_reached, checked_targets
 from layerlaw.stats.limits import NO_SCALE, finite
 from layerlaw.stats.passes import Dealt
 from layerlaw.stats.precision import double, foreign, full_precision, native, not_dense, take_rows
@@ -223,7 +223,7 @@ def _added_up(
     check_reached(K, y.shape[-1])
     y = _one_per_row(y, x, "labels")
     sums = ClassSums.of(x, y, K)
-    check_counts(sums.counts, where="labels")
+    check_counts(sums.counts, where="labels", cure=NUMBERED)
     return x, y, sums
 
 

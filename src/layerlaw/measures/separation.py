@@ -66,7 +66,8 @@ def separation_by_inverse(x: Tensor, y: Tensor, sums: ClassSums, weighting: Weig
     A = helmert_contrasts(means, weights)
     gram = A @ A.mT
     L, failed = torch.linalg.cholesky_ex(gram)
-    inverse = torch.cholesky_inverse(L)  # of A without full rank it is huge, and W is not
+    # A factor that broke off may have zeros on its diagonal, of which there is no inverse; it is not used, here or on a GPU.
+    inverse = torch.cholesky_inverse(torch.where(failed == 0, L, torch.eye(K - 1).to(L)))
     W = inverse @ A
     mean, least, largest = weights @ means, 1 / _norm_at_most(inverse), _norm_at_most(gram)
     cutoff = rounding_scale(counts, sums.spread, mean, torch.linalg.vector_norm(A, dim=-1), sums.dtype)

@@ -22,9 +22,10 @@ from layerlaw import probing
 from layerlaw.capture.batches import Batch, Batches, Pair
 from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.modules import classifier_weight, modules_of
-from layerlaw.capture.network import network_of
+from layerlaw.capture.network import network_of, parts_of
 from layerlaw.capture.plan import Site
 from layerlaw.data.labeled import Labeled
+from layerlaw.data.sharding import dealt_to_others
 from layerlaw.errors import DataError, InputError, LabelError, shown, whole_number
 from layerlaw.files import check_room, folder_for
 from layerlaw.packed import digest_of
@@ -81,6 +82,10 @@ def probe_shard(
         raise InputError("batchnorm='whole': expected one job, which sees all samples, got a shard. Use 'running'.")
     if world_size() > 1:
         raise InputError("shard: expected one process, got several ranks. Use a job array or torchrun, not both.")
+    for where, one in (("data", data), ("test", test)):
+        if deals := dealt_to_others(parts_of(one)):
+            cure = "Pass a loader of all of them, without one: the shards deal its batches"
+            raise DataError(f"{where}: expected all samples in every shard, but {deals.partition('. ')[0]}. {cure}.")
     i, n = _numbers(shard)
     given = shard_files.checked_about(about)
     given.setdefault("command", "probe_shard(model, data, shard=({i}, {n}), state={state!r})")

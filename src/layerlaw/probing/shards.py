@@ -32,6 +32,7 @@ T = TypeVar("T")
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}|(?<=cuda:)\d+")  # what a printed network has of its own on every rank
 SAME_ARGUMENTS = "Give all of them the same model and arguments: only the data are dealt"
 ENOUGH = 3  # samples, for a dry run
+SURELY = 2  # times as many samples on several ranks as a sampler repeats are there for another reason
 
 
 @dataclass(frozen=True)
@@ -271,7 +272,9 @@ def unequal_notes(*all_data: Batches | None) -> list[str]:
         n = data.on_several
         found = f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
         found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
-        if found := data.unequal or found:
+        if data.unequal and n <= SURELY * max(1, data.repeated):  # what the sampler repeats is on several ranks
+            found = ""
+        if found := ". ".join(filter(None, (data.unequal, found))):
             found = f"{found}. With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
         if found := dealt_to_others(parts_of(data.source)) or found:
             notes.append(f"{data.where}: {found}.")

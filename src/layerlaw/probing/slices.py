@@ -76,7 +76,7 @@ def rounds_of(
                 at, left = at + width, left - kept - width * each
             if at < site.features:  # the next slice has the whole budget
                 if (width <= 0 and left == memory) or len(rounds) == MOST_ROUNDS:
-                    raise too_small(site, classes, views, samples, memory)
+                    raise too_small(sites, classes, views, samples, memory)
                 rounds.append([])
                 left = memory
     return rounds
@@ -88,9 +88,10 @@ def kept_bytes(views: int, classes: int, samples: int) -> int:
 
 
 def too_small(
-    site: Site, classes: int, views: int, samples: int | None, memory: int, *, known: bool = True
+    sites: Sequence[Site], classes: int, views: int, samples: int | None, memory: int, *, known: bool = True
 ) -> MemoryBudgetError:
-    """That a site does not fit even in slices, and what would; `known`: whether there are no more than so many samples."""
+    """That sites do not fit even in slices, and what would; `known`: whether there are no more than so many samples."""
+    site = max(sites, key=lambda site: site.features)  # as long as this one is sliced, narrower ones may be too
     kept = 0 if samples is None else kept_bytes(views, classes, samples)
     enough = kept + FEATURE_BYTES * views * classes * -(-site.features // 10)
     what = f"with {classes} classes" + (f" and {samples} samples{' or more' * (not known)}" if samples else "")
@@ -321,7 +322,7 @@ class SlicedProbe:
         """Data of unknown length may have more samples than the budget holds coordinates of."""
         kept = kept_bytes(self.views.count, self.classes.K, samples)
         if self.samples is None and kept > self.memory // 2:
-            raise too_small(self.sites[0], self.classes.K, self.views.count, samples, self.memory, known=False)
+            raise too_small(self.sites, self.classes.K, self.views.count, samples, self.memory, known=False)
 
     def _first_seen(
         self, dealt: list[Dealt], decisions: list[Tensor | None], fingerprint: Fingerprint

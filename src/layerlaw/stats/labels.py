@@ -13,6 +13,7 @@ from torch import Tensor
 from layerlaw.errors import LabelError
 from layerlaw.stats.precision import double, row_chunks
 
+NUMBERED = "number the classes from 0 without gaps: np.unique(labels, return_inverse=True)[1]"
 FEW_LABELS = 4096  # of one batch: what is made of no more of them is kept
 BLOCK = 1024  # rows that are added up in float32 under several labelings
 SURPRISES = 20  # labels that do not follow from those before: so many are no accident
@@ -126,11 +127,17 @@ def listed_labels(labels: Sequence[Any], *, where: str) -> Tensor:
 def check_reached(classes: int, samples: int, *, where: str = "labels") -> None:
     """Raise where there are fewer samples than classes: some class is empty, and so many might not be counted in memory."""
     if classes > samples:
-        cure = "Number the classes from 0 without gaps: np.unique(labels, return_inverse=True)[1]"
+        cure = f"N{NUMBERED[1:]}"
         raise LabelError(f"{where}: expected samples of all {classes:,} classes, got {samples:,} samples. {cure}.")
 
 
-def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] | None = None) -> None:
+def check_counts(
+    counts: Tensor,
+    *,
+    where: str = "data",
+    names: tuple[str, ...] | None = None,
+    cure: str = "pass classes=[…] with the class numbers to be measured",
+) -> None:
     """Raise unless there are at least two classes and none is empty."""
     K = counts.shape[-1]
     if K < 2:
@@ -150,7 +157,7 @@ def check_counts(counts: Tensor, *, where: str = "data", names: tuple[str, ...] 
         shown = ", ".join(str(names[k] if names else k) for k in empty[:10]) + (" …" if len(empty) > 10 else "")
         raise LabelError(
             f"{where}: expected samples of all {K} classes, got none of class {shown} "
-            f"({len(empty)} empty). Add samples, or pass classes=[…] with the class numbers to be measured."
+            f"({len(empty)} empty). Add samples, or {cure}."
         )
 
 
