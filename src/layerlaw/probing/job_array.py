@@ -22,10 +22,9 @@ from layerlaw import probing
 from layerlaw.capture.batches import Batch, Batches, Pair
 from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.modules import classifier_weight, modules_of
-from layerlaw.capture.network import network_of, parts_of
+from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Site
 from layerlaw.data.labeled import Labeled
-from layerlaw.data.sharding import dealt_to_others
 from layerlaw.errors import DataError, InputError, LabelError, shown, whole_number
 from layerlaw.files import check_room, folder_for
 from layerlaw.packed import digest_of
@@ -35,7 +34,7 @@ from layerlaw.probing.run import Prober
 from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, Shard, ShardFolder, merge, read_all, seal_of
 from layerlaw.probing.shard_words import ShardDone, behind, inputs_in_words, model_in_words
 from layerlaw.probing.shards import ENOUGH
-from layerlaw.probing.sources import part_of, places_in, source_of, steady_first
+from layerlaw.probing.sources import check_whole_in_shards, part_of, places_in, source_of, steady_first
 from layerlaw.probing.state import Split, State, first_pass, second_pass, taken_over
 from layerlaw.probing.targets import Targets
 from layerlaw.provenance import model_provenance, provenance
@@ -75,17 +74,13 @@ def probe_shard(
     Run it for every shard, and when all are done once more: the folder says which round it is. Then `merge(state)` gives the
     record. A shard that is done already is not measured again. `null` and `parts` are for one job.
     """
-    for name in ("null", "parts"):
-        if how.get(name):
-            raise InputError(f"{name}: expected False in shards, got True. Measure it in one job, with layerlaw.probe.")
+    if name := next((name for name in ("null", "parts") if how.get(name)), ""):
+        raise InputError(f"{name}: expected False in shards, got True. Measure it in one job, with layerlaw.probe.")
     if how.get("batchnorm") == "whole":
         raise InputError("batchnorm='whole': expected one job, which sees all samples, got a shard. Use 'running'.")
     if world_size() > 1:
         raise InputError("shard: expected one process, got several ranks. Use a job array or torchrun, not both.")
-    for where, one in (("data", data), ("test", test)):
-        if deals := dealt_to_others(parts_of(one)):
-            cure = "Pass a loader of all of them, without one: the shards deal its batches"
-            raise DataError(f"{where}: expected all samples in every shard, but {deals.partition('. ')[0]}. {cure}.")
+    check_whole_in_shards(data=data, test=test)
     i, n = _numbers(shard)
     given = shard_files.checked_about(about)
     given.setdefault("command", "probe_shard(model, data, shard=({i}, {n}), state={state!r})")

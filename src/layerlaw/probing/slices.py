@@ -91,7 +91,7 @@ def too_small(
     sites: Sequence[Site], classes: int, views: int, samples: int | None, memory: int, *, known: bool = True
 ) -> MemoryBudgetError:
     """That sites do not fit even in slices, and what would; `known`: whether there are no more than so many samples."""
-    site = max(sites, key=lambda site: site.features)  # as long as this one is sliced, narrower ones may be too
+    site = max(sites, key=lambda site: site.features)  # while this one is sliced, narrower ones may be too
     kept = 0 if samples is None else kept_bytes(views, classes, samples)
     enough = kept + FEATURE_BYTES * views * classes * -(-site.features // 10)
     what = f"with {classes} classes" + (f" and {samples} samples{' or more' * (not known)}" if samples else "")
@@ -101,9 +101,9 @@ def too_small(
     whole, how = statistic_bytes(classes, site.features) * views, "in about ten slices of its features"
     if samples is None or not known or whole <= enough:  # of unknown samples no number of slices is sure to do
         enough, how = whole, "whole"
-    others = "or use reduce='mean', fewer classes (classes=[…]), fewer samples, other sites"
-    cure = f"memory_gib={enough_gib(enough, memory)} measures it {how}"
-    return MemoryBudgetError(f"site '{site.name}' has {site.features} features: {what} {takes}. {cure}; {others}.")
+    cure = f"memory_gib={enough_gib(enough, memory)} measures it {how}; or use reduce='mean', fewer classes (classes=[…]), "
+    why = f"site '{site.name}' has {site.features} features: {what} {takes}"
+    return MemoryBudgetError(f"{why}. {cure}fewer samples, other sites.")
 
 
 def slice_notes(*splits: Split | None) -> list[str]:
@@ -116,13 +116,12 @@ def wide_sites(sites: Sequence[Site], classes: int, views: int, memory: int) -> 
 
     Without any there are none: sites are then measured in groups.
     """
-    used, wide = 0, set()
+    used, need, wide = 0, 0, set()
     for site in sorted(sites, key=lambda site: site.features):
-        used += statistic_bytes(classes, site.features) * views
+        used += (need := statistic_bytes(classes, site.features) * views)
         if used > memory:
             wide.add(site.name)
-    needs = [statistic_bytes(classes, site.features) * views for site in sites]
-    return [site for site in sites if site.name in wide] if max(needs) > memory else []
+    return [site for site in sites if site.name in wide and need > memory]  # that of the widest
 
 
 @dataclass

@@ -19,9 +19,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from layerlaw.capture.batches import Batch, Batches, Pair
 from layerlaw.capture.fingerprint import Fingerprint
-from layerlaw.capture.network import Randomness, seeding
+from layerlaw.capture.network import Randomness, parts_of, seeding
 from layerlaw.data.labeled import Labeled, Normalize, scaling_in_words
 from layerlaw.data.prepared import Prepared, hub_data, is_hub_data, labeled_pictures
+from layerlaw.data.sharding import dealt_to_others
 from layerlaw.errors import DataError, needed
 from layerlaw.probing.classes import names_in
 from layerlaw.probing.shard_words import STEADY_SHARDS
@@ -218,3 +219,11 @@ def places_in(loader: Any) -> list[list[int]] | None:
     if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         return None
     return [list(batch) for batch in loader.batch_sampler]
+
+
+def check_whole_in_shards(**all_data: Any) -> None:
+    """Raise where a sampler has dealt some data to ranks: shards deal the batches of all samples themselves."""
+    for name, data in all_data.items():
+        if deals := dealt_to_others(parts_of(data)):
+            cure = "Pass a loader of all of them, without one: the shards deal its batches"
+            raise DataError(f"{name}: expected all samples in every shard, but {deals.partition('. ')[0]}. {cure}.")
