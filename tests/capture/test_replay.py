@@ -293,12 +293,35 @@ def test_a_forward_that_cannot_be_recorded_leaves_no_trace():
     model = network(FailsWhenRecorded()).cuda()
     x, y = (t.cuda() for t in data())
     torch.cuda.manual_seed(5)
-    state = torch.cuda.get_rng_state()
+    state, here = torch.cuda.get_rng_state(), torch.cuda.current_stream()
     found = probed(model, (x, y))
     assert torch.equal(torch.cuda.get_rng_state(), state)
+    assert torch.cuda.current_stream() == here
     torch.rand(3, device="cuda")
+    large = torch.empty(2**30, device="cuda")
+    assert torch.cuda.memory_reserved() > 2**32
+    del large
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() < 2**30  # memory is given back as ever
     plain = probed(model.cpu(), data())
     assert found.sites[-1].values["separation"] == pytest.approx(plain.sites[-1].values["separation"], rel=1e-4)
+
+
+def test_a_network_that_could_not_be_recorded_is_not_tried_again(monkeypatch, on_cpu):
+    tries = []
+
+    class Fails(StandIn):
+        def __init__(self, *_: object) -> None:
+            tries.append(1)
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(replay, "Recording", Fails)
+    model = network()
+    found, again = probed(model), probed(model)
+    assert len(tries) == 1
+    assert values(found) == values(again)
+    probed(network())
+    assert len(tries) == 2
 
 
 def passed(copied=(), **how) -> replay.Passed:

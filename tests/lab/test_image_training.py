@@ -177,7 +177,7 @@ def test_a_network_that_diverges_is_reported_and_the_others_go_on() -> None:
 class Replayed:
     """Stands in for a CUDA graph: the same warm-up, then the step itself whenever it is called."""
 
-    def __init__(self, trainer: Trainer, size: int, pool: object) -> None:
+    def __init__(self, trainer: Trainer, size: int, *shared: object) -> None:
         self._step = trainer.step
         for _ in range(4):
             trainer.step(torch.arange(size))
@@ -192,6 +192,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Everything of the recorded way that needs no GPU; gives what makes a trainer that goes it."""
     monkeypatch.setattr(trainer, "StepGraph", Replayed)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.get_rng_state())
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: torch.set_rng_state(state))
 
@@ -222,8 +223,8 @@ def test_what_recording_a_step_changes_is_put_back(recorded: Any, optimizer: Any
 
 def test_a_step_that_cannot_be_recorded_is_made_as_it_is(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Refusing(Replayed):
-        def __init__(self, trainer: Trainer, size: int, pool: object) -> None:
-            super().__init__(trainer, size, pool)
+        def __init__(self, trainer: Trainer, size: int, *shared: object) -> None:
+            super().__init__(trainer, size)
             raise RuntimeError("called a synchronizing CUDA operation\nmore")
 
     monkeypatch.setattr(trainer, "StepGraph", Refusing)

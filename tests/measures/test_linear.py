@@ -14,6 +14,8 @@ from layerlaw.measures import linear_separation, measure
 from layerlaw.stats import ClassSums, find_centers
 from layerlaw.stats.scatter import WithinScatter
 
+FLOAT32 = 1e-5  # relative: forwards of other batches and processors round otherwise
+
 
 def d_lin(x, y, **how) -> float:
     return float(measure(x, y, linear=True, **how)["separation_linear"])
@@ -156,16 +158,16 @@ def test_a_probe_gives_the_column_in_one_pass_or_in_many_batches() -> None:
     record = ll.probe(net, (x, y), test=(x[:100], y[:100]), linear=True, progress=False)
     features = [x, net[:2](x), net[:4](x)]
     expected = [d_lin(f, y) for f in features]
-    assert record.column("separation_linear") == pytest.approx(expected, rel=1e-6)
+    assert record.column("separation_linear") == pytest.approx(expected, rel=FLOAT32)
     assert record.column("test_separation_linear") == pytest.approx(
-        [d_lin(f[:100], y[:100]) for f in features], rel=1e-6
+        [d_lin(f[:100], y[:100]) for f in features], rel=FLOAT32
     )
     streamed = ll.probe(net, (x, y), linear=True, batch_size=11, memory_gib=1.2e-5, uncertainty=False, progress=False)
     assert not streamed.settings["one_forward"]
     known = {site.name: v for site, v in zip(streamed.sites, streamed.column("separation_linear"), strict=True) if v}
     assert known
     for name, value in known.items():
-        assert value == pytest.approx(expected[[s.name for s in record.sites].index(name)], rel=1e-6)
+        assert value == pytest.approx(expected[[s.name for s in record.sites].index(name)], rel=FLOAT32)
     assert record.law("separation_linear").quantity == "D_lin"
     assert "separation_linear" not in ll.probe(net, (x, y), progress=False).columns
 

@@ -7,9 +7,9 @@ forward itself before it is used: its output, and the sum of the features of eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Hashable, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn.modules import module as torch_module
 
 from layerlaw.capture.batches import Batch
 from layerlaw.capture.plan import Plan, Site
+from layerlaw.capture.recording import recording
 from layerlaw.errors import CaptureError
 from layerlaw.stats.precision import full_precision
 from layerlaw.stats.ranks import world_size
@@ -32,6 +33,7 @@ WARM = 1  # batches of one shape before it: kernels are chosen and memory is tak
 SHAPES = 8  # so many times a batch may have another shape than the one before it; then no forward is watched any more
 INPUTS = 2**24  # bytes of the inputs of a batch: larger ones keep a GPU busy
 FEATURES = 2**29  # bytes of the features of all sites in a batch, which are held together
+_not_recorded: WeakSet[nn.Module] = WeakSet()  # those that failed: torch keeps the memory of every attempt
 
 
 class Passed:
@@ -75,19 +77,8 @@ class Recording:
         self._given, self._device = batch.copy(), batch.labels.device
         with torch.cuda.device(self._device):
             self._graph = torch.cuda.CUDAGraph()
-            here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            aside.wait_stream(here)
-            with torch.cuda.stream(aside):
-                try:
-                    with _recording(self._graph):
-                        self._output, self.features = collect(self._given)
-                except Exception:
-                    with _recording(
-                        torch.cuda.CUDAGraph()
-                    ):  # one that goes well: torch's random numbers wait for its end
-                        torch.zeros(1, device=self._device)
-                    raise
-            here.wait_stream(aside)
+            with recording(self._graph, torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+                self._output, self.features = collect(self._given)
 
     def replay(self, batch: Batch) -> Tensor:
         """The output for a batch; `features` are those of its samples until the next one."""
@@ -97,15 +88,6 @@ class Recording:
             self._graph.replay()
         output: Tensor = self._output.clone()
         return output
-
-
-@contextmanager
-def _recording(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    graph.capture_begin(capture_error_mode="thread_local")
-    try:
-        yield
-    finally:
-        graph.capture_end()
 
 
 class Replays:
@@ -119,7 +101,7 @@ class Replays:
         self.take_all: Callable[[Features], bool] | None = None
         self._row_bytes = sum(site.features * site.itemsize for site in sites)
         self._open = batches is not None and batches >= FEW and plan.steady and not plan.overwrites_input
-        self._open = self._open and world_size() == 1 and repeats(network)
+        self._open = self._open and world_size() == 1 and repeats(network) and network not in _not_recorded
         self._shape: Hashable = None
         self._seen = self._shapes = 0
         self._known: tuple[Batch, Tensor] | None = None  # a batch of that shape, and its output
@@ -200,6 +182,7 @@ class Replays:
             same = isinstance(eager, Tensor) and torch.equal(recording.replay(given), eager)
             return recording if same and self._same_features(recording.features) else None
         except Exception:  # of the model, of the recording, or of memory: the forward as it is will tell
+            _not_recorded.add(self._network)
             return None
         finally:
             self._known = None

@@ -18,6 +18,7 @@ from layerlaw.capture.batches import Batch
 from layerlaw.capture.hooks import Capture
 from layerlaw.capture.network import said_of_device
 from layerlaw.capture.plan import Plan, Site
+from layerlaw.capture.recording import recording
 from layerlaw.capture.site_rules import SiteChoice
 from layerlaw.errors import InputError
 from layerlaw.lab.losses import plan_sites
@@ -79,8 +80,9 @@ class Recorded(ABC):
         """Record a step for batches of these sizes; what recording changes is put back."""
         kept = [(tensor, tensor.detach().clone()) for tensor in self._changing()]
         random, pool = torch.cuda.get_rng_state(self.device), torch.cuda.graph_pool_handle()
+        aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         try:
-            self._graphs = {size: StepGraph(self, size, pool) for size in sizes}
+            self._graphs = {size: StepGraph(self, size, aside, pool) for size in sizes}
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # it waits for the device, say, to decide something in Python
@@ -218,21 +220,23 @@ class Trainer(Recorded):
 class StepGraph:
     """A trainer's step for batches of one size, recorded as a CUDA graph; called with the rows of other samples."""
 
-    def __init__(self, trainer: Recorded, size: int, pool: Any) -> None:
+    def __init__(self, trainer: Recorded, size: int, aside: torch.cuda.Stream, pool: Any) -> None:
         self._rows = trainer.rows_of(size)
-        side = torch.cuda.Stream(trainer.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(trainer.device))
+        here = torch.cuda.current_stream(trainer.device)
+        aside.wait_stream(here)
         try:
-            with torch.cuda.stream(side):
+            with torch.cuda.stream(aside):
                 for _ in range(WARM_UP):
                     trainer.step(self._rows)
-                with _no_waiting():  # a step that fails while it is recorded would leave torch's generators unusable
+                with _no_waiting():  # most of what cannot be recorded fails here, before torch is in the middle of it
                     trainer.step(self._rows)
         finally:  # also behind an error: what the steps have written is then put back
-            torch.cuda.current_stream(trainer.device).wait_stream(side)
+            here.wait_stream(aside)
         trainer.optimizer.zero_grad()  # the gradients' memory is to come from that of the graph
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        torch.cuda.synchronize(trainer.device)
+        torch.cuda.empty_cache()
+        with recording(self._graph, aside, pool=pool, mode="global"):
             trainer.step(self._rows)
         trainer.optimizer.zero_grad()
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerlaw.capture.recording import Mode, recording
 from layerlaw.lab.fleet import Fleet
 from layerlaw.lab.fleet.images import ImageFleet
 from layerlaw.lab.fleet.rows import fused_path
@@ -168,8 +169,10 @@ class EpochGraph:
                 fleet.train_epoch(self._there[self._member] if self._waiting else self._there)
         torch.cuda.current_stream(fleet.device).wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        mode = "thread_local" if self._waiting else "global"  # other threads may train other fleets
-        with torch.cuda.graph(self._graph, capture_error_mode=mode):
+        torch.cuda.synchronize(fleet.device)
+        torch.cuda.empty_cache()
+        mode: Mode = "thread_local" if self._waiting else "global"  # other threads may train other fleets
+        with recording(self._graph, side, mode=mode):
             self._losses = fleet.train_epoch(self._there[self._member] if self._waiting else self._there)
         for name, tensor in fleet.state().items():
             tensor.copy_(kept[name])
