@@ -137,8 +137,9 @@ def test_gpt_neox_with_sequential_residuals_has_one():
 
 def test_a_branch_with_a_factor_is_found():
     config = transformers.GraniteConfig(**SIZE, num_key_value_heads=2, residual_multiplier=0.22)
-    torch.manual_seed(0)
-    assert len(split(transformers.GraniteForCausalLM(config).eval()).parts) == 2 * DEPTH
+    for seed in range(8):  # small branches: the factor that is found is rounded as the states are
+        torch.manual_seed(seed)
+        assert len(split(transformers.GraniteForCausalLM(config).eval()).parts) == 2 * DEPTH
 
 
 class Block(nn.Module):

@@ -136,8 +136,9 @@ def test_arrays_of_other_libraries_are_taken(known: Known, made: Any) -> None:
 
 
 def test_arrays_of_jax_are_taken(known: Known) -> None:
-    numpy = pytest.importorskip("jax.numpy", reason="jax is not installed")
-    features = known.features(known.x)
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    numpy, features = jax.numpy, known.features(known.x)
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])  # where the other arrays are, too
     found = record_of({name: numpy.asarray(x.numpy()) for name, x in features.items()}, numpy.asarray(known.y.numpy()))
     assert numbers(found) == numbers(record_of(features, known.y))
     half = record_of({"1": numpy.asarray(features["1"].numpy(), numpy.bfloat16)}, known.y, uncertainty=False)

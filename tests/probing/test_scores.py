@@ -143,7 +143,7 @@ def test_the_site_of_the_logits_is_that_of_the_scores() -> None:
     record = ll.probe(network, (X, Y), sites=["layers", "logits"], progress=False)
     with torch.no_grad():
         expected = ll.separation_fuzziness(network(X)[1], Y)
-    assert record.sites[-1].values["separation"] == pytest.approx(expected, rel=1e-6)
+    assert record.sites[-1].values["separation"] == pytest.approx(expected, rel=1e-5)  # float32 forwards in batches
 
 
 def plain(classes: int, width: int = 16) -> nn.Module:

@@ -217,7 +217,10 @@ def _is_sum(total: Tensor, first: Tensor, *added: Tensor) -> bool:
     branch = sum((part.double() for part in added), torch.zeros_like(step))
     factor = float((branch * step).sum() / branch.square().sum().clamp_min(1e-300)) if len(added) == 1 else 1.0
     factor = 1.0 if abs(factor - 1) < 0.02 else factor
-    exact = (step - factor * branch).abs() <= _rounding(total, *(factor * part for part in added))
+    rounding = _rounding(total, *(factor * part for part in added))
+    if factor != 1:  # it was found from the rounded numbers themselves
+        rounding = rounding + float(rounding.norm() / branch.norm().clamp_min(1e-300)) * branch.abs()
+    exact = (step - factor * branch).abs() <= rounding
     return factor != 0 and float(exact.double().mean()) >= EXACT
 
 
