@@ -39,7 +39,10 @@ def test_two_sizes_say_what_the_solver_says() -> None:
     assert [n * math.sqrt(found.E_W) for n in found.by_norms.norms] == pytest.approx(exact.norms.tolist())
     assert found.by_use is None
     assert found.measured is None
-    assert found.headline == "No collapse predicted: R = 5.00 lies below the threshold R0 = 12.2 (0.41 of it)."
+    assert found.headline == (
+        "No collapse predicted: R = 5.00 lies below the threshold R0 = 12.2 (0.41 of it). "
+        "Deep networks are not safe by that: they collapsed earlier (docs/minority_collapse.md)."
+    )
 
 
 def test_the_lengths_do_not_depend_on_how_the_budget_is_split() -> None:
@@ -302,7 +305,9 @@ def test_the_forecast_is_plain_data_and_a_figure(tmp_path: Path, bias: bool) -> 
 
 
 def test_caveats_speak_of_depth_decay_and_this_training() -> None:
-    text = " ".join(forecast({100: 5, 10: 5}, E_W=1, E_H=5).caveats)
+    for counts in ({100: 5, 10: 5}, {5000: 5, 10: 5}):  # not predicted to collapse, and predicted
+        assert " ".join(forecast(counts, E_W=1, E_H=5).sentences).count("they collapsed earlier") == 1
+    text = " ".join(forecast({5000: 5, 10: 5}, E_W=1, E_H=5).caveats)
     for words in ("no safe bound for deep networks", "Weight decay is no norm budget", "no test of significance"):
         assert words in text
     found = forecast({100: 5, 1: 5}, E_W=1, E_H=5)

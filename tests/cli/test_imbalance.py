@@ -96,8 +96,16 @@ def test_pixels_of_another_scale_are_told_as_probe_tells_them(tmp_path: Path) ->
     words = " ".join(layerlaw(*how, cwd=tmp_path).stdout.split())
     assert "pixels: may be scaled otherwise than in training" in words
     assert "100% with --normalize none" in words
-    right = " ".join(layerlaw(*how, "--normalize", "none", cwd=tmp_path).stdout.split())
+    how += ["--normalize", "none"]
+    right = " ".join(layerlaw(*how, cwd=tmp_path).stdout.split())
     assert "may be scaled otherwise" not in right
+    turned = json.loads(layerlaw(*how, "--class-map", "dark=1,light=0", "--json", cwd=tmp_path).stdout)
+    straight = json.loads(layerlaw(*how, "--class-map", "dark=0,light=1", "--json", cwd=tmp_path).stdout)
+    assert (straight["accuracy"], turned["accuracy"]) == ([1.0], [0.0])
+    told = layerlaw(*how, "--class-map", "dark=2,light=1", cwd=tmp_path, code=1)
+    assert "--class-map: expected a class for every output of the model, from 0 on, got 1 and 2." in " ".join(
+        told.stderr.split()
+    )
     assert "has not learned" not in right
 
 
@@ -113,6 +121,7 @@ def test_pixels_of_another_scale_are_told_as_probe_tells_them(tmp_path: Path) ->
         (("--counts", "100x5,10x5"), "lose classes where √(E_W E_H) is below 2.13"),
         (("--counts", "50,5", "--E-W", "-1", "--E-H", "3"), "E_W: expected a positive, finite budget"),
         (("--counts", "50,5", "--weights", "w.pt"), "--weights: expected with --model"),
+        (("--counts", "50,5", "--class-map", "a=0"), "--class-map: expected with --model, whose outputs it names"),
         (("--counts-file", "missing.txt"), "missing.txt: expected a text file of class counts"),
         (("--data", "nonsense", "--E-W", "1", "--E-H", "1"), "nonsense"),
     ],

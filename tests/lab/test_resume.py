@@ -16,6 +16,7 @@ import pytest
 import torch
 from lab_parts import (
     SCHEDULE,
+    Told,
     clouds,
     kill_on_the_way,
     numbers,
@@ -38,13 +39,15 @@ def quiet(recipes: list[Recipe], data: Any = SAMPLES, **how: Any) -> list[Run]:
     return sweep(recipes, data, **{"progress": False, "workers": 1, **how})
 
 
-def goes_on(folder: Path, workers: int = 1) -> None:
-    recipes, samples = small_sweep()
-    resumed = quiet(recipes, samples, schedule=SCHEDULE, members=2, folder=folder, workers=workers)
+def goes_on(folder: Path, workers: int = 1) -> str:
+    """The same networks as in one go; returns what the progress is called."""
+    (recipes, samples), told = small_sweep(), Told()
+    resumed = quiet(recipes, samples, schedule=SCHEDULE, members=2, folder=folder, workers=workers, progress=told)
     assert numbers(resumed) == numbers(uninterrupted())
     assert same_networks(resumed, uninterrupted())
     table = json.loads((folder / "sweep.json").read_text())
     assert table["runs"] == json.loads(json.dumps(numbers(uninterrupted())))
+    return str(told.all[0][0])
 
 
 def files_of(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -74,7 +77,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(
         layerlaw.lab.processes, "_where", lambda job, epoch, loss: epochs.append(epoch) or "", raising=True
     )
-    goes_on(folder)
+    assert goes_on(folder) == "3 networks left (2 of them begun, 2 finished before)"
     assert sorted(epochs) == sorted([*range(15, 31), *range(1, 31)])
     assert finished.stat().st_mtime_ns == seen[finished]
 
@@ -135,7 +138,9 @@ def test_what_is_finished_is_never_trained_again(tmp_path: Path, monkeypatch: py
 def test_more_seeds_are_added_to_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = quiet(BASE.grid(seed=(1, 2)), folder=tmp_path)
     trained = trained_from_now_on(monkeypatch)
-    more = quiet(BASE.grid(seed=(3, 1, 4, 2)), folder=tmp_path)
+    told = Told()
+    more = quiet(BASE.grid(seed=(3, 1, 4, 2)), folder=tmp_path, progress=told)
+    assert told.all[0] == ("2 networks left (2 finished before)", 4)
     assert sorted(recipe.seed for recipe in trained) == [3, 4]
     assert [run.recipe.seed for run in more] == [3, 1, 4, 2]
     assert numbers([more[1], more[3]]) == numbers(first)

@@ -18,8 +18,9 @@ from layerlaw.wording import counted, minus, number, ratio_words
 
 FORMAT, VERSION = "layerlaw forecast", 3  # 3: copies per size, R and R0 for two sizes only, accuracy
 NO_RATIO = "of more than two class sizes one ratio says nothing; see critical_c"
+EARLIER = "they collapsed earlier (docs/minority_collapse.md)"
 CAVEATS = (
-    "One layer is no safe bound for deep networks: they collapsed earlier (docs/minority_collapse.md).",
+    f"One layer is no safe bound for deep networks: {EARLIER}.",
     "Weight decay is no norm budget: norms change with counts and training. This is no test of significance.",
     "Repeated samples restore angles, not variety: held-out accuracy came back in part only.",
 )
@@ -96,8 +97,7 @@ class Forecast(Shown):
         if coincide := sum(g.number for g, r in rows if r.mean_cosine is not None and r.mean_cosine >= COINCIDE):
             already.append(f"rows of {_classes(coincide)} coincide")
         if not already:
-            nearer = " Measured rows are nearer to it than that: trust them." if not self.closest.collapses else ""
-            return f"{_forecast(self)}{nearer if _nearer(self) else ''}"
+            return f"{_forecast(self)}{'' if self.closest.collapses or self.sizes == 1 else _how_safe(self)}"
         further = " The network is further than the model says: trust what was measured."
         missed = "" if self.closest.collapses else further
         return f"Already lost in this network: {' and '.join(already)}. Forecast: {_forecast(self)}{missed}"
@@ -105,7 +105,7 @@ class Forecast(Shown):
     @property
     def caveats(self) -> tuple[str, ...]:
         """What the model does not know."""
-        return tuple(compress(CAVEATS, (self.sizes > 1, True, self.closest.collapses)))
+        return tuple(compress(CAVEATS, (self.sizes > 1 and self.closest.collapses, True, self.closest.collapses)))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -157,6 +157,11 @@ def _classes(many: int) -> str:
     return counted(many, "class", "classes")
 
 
+def _how_safe(found: Forecast) -> str:
+    nearer = " Measured rows are nearer to it than that: trust them." if _nearer(found) else ""
+    return f" Deep networks are not safe by that: {EARLIER}.{nearer}"
+
+
 def _forecast(found: Forecast) -> str:
     worse = found.closest
     if found.sizes == 1:
@@ -166,7 +171,8 @@ def _forecast(found: Forecast) -> str:
     if worse is found.by_use:
         place = f"by the norm in use {'' if found.ratio is None else f'(c = {number(worse.c)}) '}{place}"
     if not worse.collapses:
-        return f"{'No collapse predicted' if found.sizes == 2 else 'No class is predicted to be lost'}: {place}."
+        none = "No collapse predicted" if found.sizes == 2 else "No class is predicted to be lost"
+        return f"{none}: {place}."
     confused = any(size.phase == "confused" for size in worse.sizes)
     if worse.binned:
         begin = f"Some classes {'may' if found.bounded else 'are predicted to'} be lost ({bins})"

@@ -31,7 +31,7 @@ from layerlaw.advice.exit_report import PASS_TEST
 from layerlaw.advice.imbalance import measured_classifier
 from layerlaw.advice.penalty_search import ALPHAS
 from layerlaw.cli.app import JsonFlag, Screen, check_folder, command, conclude, console, in_options, save_figure, saved
-from layerlaw.cli.class_choice import CLASSES, ClassMap, load_chosen, misnumbered
+from layerlaw.cli.class_choice import CLASSES, ChosenClasses, ClassMap, load_chosen, misnumbered
 from layerlaw.cli.classifier import other_scaling
 from layerlaw.cli.inputs import (
     ImageOptions,
@@ -196,6 +196,7 @@ def imbalance(
     counts_file: Annotated[Path | None, Option(help="A text file of numbers, one per class.")] = None,
     model: Annotated[str | None, Option(help="file.py:make or package.module:make. This runs your own code.")] = None,
     weights: Annotated[Path | None, Option(help="A .safetensors or .pt file of weights.")] = None,
+    class_map: ClassMap = None,
     e_w: Annotated[float | None, Option("--E-W", help="Mean squared norm of the classifier's rows.")] = None,
     e_h: Annotated[float | None, Option("--E-H", help="Mean squared norm of the features it reads.")] = None,
     bias: Annotated[bool, Option("--bias", help="The model with a free bias.")] = False,
@@ -209,9 +210,10 @@ def imbalance(
     """
     given = class_counts(counts, counts_file)
     check_folder(out)
-    measured, has_bias, facts = measured_by(model, weights, images) if model is not None else ({}, None, [])
-    if model is None and weights is not None:
-        raise InputError("--weights: expected with --model, whose weights they are, got no model.")
+    measured, has_bias, facts = ({}, None, []) if model is None else measured_by(model, weights, class_map, images)
+    if model is None and (weights is not None or class_map is not None):
+        name, what = ("--weights", "weights they are") if weights is not None else ("--class-map", "outputs it names")
+        raise InputError(f"{name}: expected with --model, whose {what}, got no model.")
     if model is None and given is None:
         if images.data is None:
             raise InputError("counts: expected --counts, --counts-file, --data or --model, got none of them.")
@@ -372,7 +374,9 @@ def paths(
     conclude(screen, as_json, found.to_dict(), written)
 
 
-def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> tuple[Any, bool | None, list[str]]:
+def measured_by(
+    reference: str, weights: Path | None, class_map: str | None, images: ImageOptions
+) -> tuple[Any, bool | None, list[str]]:
     """What a forecast takes from the model that was named, whether its classifier has a bias, and what is to be known."""
     made = load_given(reference, weights)
     network, given = made.network, made.data
@@ -380,10 +384,11 @@ def measured_by(reference: str, weights: Path | None, images: ImageOptions) -> t
         expected = "expected data to find its classifier and measure its norms on, from `make` or --data, got none"
         raise InputError(f"--model: {expected}. Give --data; or leave out --model and give --counts, --E-W and --E-H.")
     chosen = images.chosen(given, network=network, named=made.named)
+    asked = ChosenClasses.of(None, class_map, chosen, made)
     with explained_inputs(network, chosen, images.flat):
-        measured, bias = measured_classifier(network, chosen.data, chosen.class_names)
-    record, facts = measured["record"], list(chosen.facts)
-    if (told := other_scaling(network, chosen, record, lambda pair: pair, {"flat": images.flat})) is not None:
+        measured, bias = measured_classifier(network, asked.given_as(chosen.data), asked.all_outputs(chosen))
+    record, facts = measured["record"], [*chosen.facts, *asked.about(chosen, unknown=False)]
+    if (told := other_scaling(network, chosen, record, asked.given_as, {"flat": images.flat})) is not None:
         facts.append(told)
     most = max(record.counts) / sum(record.counts)
     if record.accuracy is not None and record.accuracy < most + LEARNED * (1 - most):

@@ -15,6 +15,7 @@ from layerlaw.cli.preprocessing import relabeled
 from layerlaw.errors import InputError
 from layerlaw.probing.classes import NOT_ASKED
 from layerlaw.record import Record
+from layerlaw.wording import joined
 
 CLASSES = "Class numbers to measure, e.g. 0,3,7."
 CLASS_MAP = "Which output of the model is which class of --data: cat=3,dog=5 or a JSON file; default: id2label."
@@ -45,6 +46,16 @@ class ChosenClasses:
     def given_as(self, pair: Any) -> Any:
         """Data with the model's numbers of their classes."""
         return relabeled(pair, self.numbers) if self.numbers and pair is not None else pair
+
+    def all_outputs(self, chosen: ChosenImages) -> Sequence[str] | None:
+        """Names of all outputs of the model, in their order, where they are known; a map has to name every output."""
+        outputs = sorted(self.numbers.values())
+        if not outputs:
+            return chosen.class_names
+        if outputs != list(range(len(outputs))):
+            came = joined([str(output) for output in outputs])
+            raise InputError(f"--class-map: expected a class for every output of the model, from 0 on, got {came}.")
+        return [self.asked[output] for output in outputs]
 
     def about(self, chosen: ChosenImages, *, unknown: bool) -> list[str]:
         """Which output is which class; where that seems to be `unknown`, how to tell it."""

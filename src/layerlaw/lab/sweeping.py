@@ -29,6 +29,7 @@ from layerlaw.lab.schedule import Schedule
 from layerlaw.lab.trainer import check_device
 from layerlaw.progress import Counter, Progress
 from layerlaw.threads import on_cpu, users_device
+from layerlaw.wording import counted
 
 MEMBERS_ON_CPU = 12  # larger fleets leave the cache, smaller ones pay for their calls
 MEMBERS_ON_GPU = 128  # which keep it busy: of several such fleets the host measures one while another one is trained
@@ -100,7 +101,7 @@ def sweep(
                 name = hashlib.sha256("".join(member.key for member in chosen).encode()).hexdigest()[:12]
                 job.file = place / f"{'fleet' if job.is_fleet else 'network'}-{name}.pt"
             jobs.append(job)
-        finished, complete = _train(jobs, progress, workers, ray)
+        finished, complete = _train(jobs, progress, workers, ray, before=len(done))
     for part in finished:
         done |= part.runs()
     keys = [member.key for member in wanted]
@@ -289,15 +290,18 @@ def _write_table(place: Path, keys: Sequence[str]) -> None:
 
 
 def _train(
-    jobs: list[Job], progress: bool | Progress, workers: int | None, ray: Any = None
+    jobs: list[Job], progress: bool | Progress, workers: int | None, ray: Any = None, *, before: int = 0
 ) -> tuple[list[Checkpoint], bool]:
-    """Run the jobs; returns what they reached, and whether all came to their end."""
+    """Run the jobs; returns what they reached, and whether all came to their end. `before`: members finished earlier."""
     if not jobs:
         return [], True
     members = [member for job in jobs for member in job.members]
     total = sum(job.recipe.epochs - job.begun for job in jobs)
     with _stopping() as stop:
-        bar = Counter(progress, total, f"{len(members)} network{'s' * (len(members) > 1)}")
+        begun = sum(len(job.members) for job in jobs if job.begun)
+        earlier = [f"{begun} of them begun"] * (begun > 0) + [f"{before} finished before"] * (before > 0)
+        label = counted(len(members), "network") + (f" left ({', '.join(earlier)})" if earlier else "")
+        bar = Counter(progress, total, label)
         try:
             if ray is not None:
                 return run_on_ray(ray, jobs, workers or 1, bar, stop)
