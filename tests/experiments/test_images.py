@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from layerlaw.data import load
-from layerlaw.experiments import NAMES, find, reproduce, setting, title
+from layerlaw.experiments import NAMES, _how_quick, find, reproduce, setting, title
 from layerlaw.experiments.setting import Images, Setting, samples, stand_in
 from layerlaw.lab import Architecture, Recipe, Samples, Schedule
+from layerlaw.outcome import Outcome, Row
 
 
 def test_images_are_drawn_by_the_seed_or_the_first_in_file_order() -> None:
@@ -93,3 +94,13 @@ def test_seeds_begin_with_the_authors() -> None:
 def test_an_unknown_figure_is_answered() -> None:
     with pytest.raises(ValueError, match=r"fig1, fig2.*got 'fig40'"):
         reproduce("fig40")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "words"),
+    [((0.25, None, 0.47), " (test accuracy 0.25 to 0.47)."), ((0.9,), " (test accuracy 0.90)."), ((), " alone.")],
+)
+def test_a_quick_run_says_how_well_its_networks_learned(accuracies: tuple[float | None, ...], words: str) -> None:
+    rows = [Row(f"net-{i}/test-accuracy", None, ours, reason="diverged") for i, ours in enumerate(accuracies)]
+    gain = Row("svsl-minus-plain/test-accuracy", None, -0.02)
+    assert _how_quick(Outcome("fig1", "Figure 1", [*rows, gain], [], [], [])).endswith(words)

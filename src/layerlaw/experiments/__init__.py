@@ -29,7 +29,7 @@ from layerlaw.lab.processes import cores
 from layerlaw.outcome import Outcome
 from layerlaw.progress import Progress
 from layerlaw.provenance import provenance
-from layerlaw.wording import sentence
+from layerlaw.wording import number, sentence
 
 PAPERS = {
     "separation": (
@@ -214,5 +214,15 @@ def reproduce(
     if quick:
         title = quick_title(title, setting.checksums)
         rows = [replace(row, reproduced=None) for row in rows]
-        notes = ["Quick run: few epochs, not the paper's setting; nothing is judged by it.", *notes]
+        notes = [_how_quick(outcome), *notes]
     return replace(outcome, title=title, rows=rows, notes=notes, provenance={**known, **outcome.provenance})
+
+
+def _how_quick(outcome: Outcome) -> str:
+    """What a quick run says of its networks, and how well they learned where that is known."""
+    learned = [row for row in outcome.rows if row.name.endswith("/test-accuracy") and "-minus-" not in row.name]
+    found = [row.ours for row in learned if row.ours is not None]
+    ends = dict.fromkeys(number(end(found), 2) for end in (min, max)) if found else ()
+    accuracy = f" (test accuracy {' to '.join(ends)})" if ends else ""
+    judged = "Quick run: few epochs, not the paper's setting; nothing is judged by it"
+    return f"{judged}. What follows is of these networks alone{accuracy}."
