@@ -97,6 +97,7 @@ def float32_kept(seed: int) -> dict[str, tuple[nn.Module, Data]]:
     """
     torch.manual_seed(seed)
     maps = nn.Sequential(nn.Unflatten(1, (3, 8, 8)), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 6))
+    wide = nn.Sequential(nn.Linear(784, 800), nn.ReLU(), nn.Linear(800, 20))
     made: dict[str, tuple[nn.Module, tuple[torch.Tensor, torch.Tensor], int]] = {
         "layers": (layers(24, 48, 4), clouds(1600, 24, 4, seed), 37),
         "ten classes": (layers(100, 100, 10), clouds(3000, 100, 10, seed), 500),
@@ -106,6 +107,7 @@ def float32_kept(seed: int) -> dict[str, tuple[nn.Module, Data]]:
         "three features": (layers(3, 3, 3), clouds(200, 3, 3, seed), 10),
         "uneven": (layers(24, 48, 4), clouds(1600, 24, 4, seed), 64),
         "convolutions": (maps, clouds(400, 192, 6, seed), 25),
+        "wide": (wide, clouds(280, 784, 20, seed), 40),  # 160 samples on each rank: their products are of another kind
     }
     found = {}
     for name, (model, (x, y), n) in made.items():
@@ -343,7 +345,11 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt("no group", network(), (INPUTS, LABELS), ranks=[0, 1])
     halves, alone = tensor_parallel()
     attempt("tensor parallel", halves, (INPUTS, LABELS), ranks=alone, sites=PARALLEL_SITES)
+    attempt("tensor parallel, every site", halves, (INPUTS, LABELS), ranks=alone)
     attempt("tensor parallel, no group", halves, (INPUTS, LABELS), sites=PARALLEL_SITES)
+    equal = INPUTS[rank:60:2], LABELS[rank:60:2]
+    attempt("tensor parallel, dealt to all", halves, equal, sites=PARALLEL_SITES)
+    attempt("tensor parallel, in slices of other samples", halves, equal, memory_gib=1e-6, ranks=alone)
 
     parts = sharded()
     for name in UNEVEN:

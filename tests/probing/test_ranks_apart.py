@@ -256,8 +256,18 @@ def test_float32_features_that_are_kept_give_it_too(name: str, seed: int, uncert
 def test_tensor_parallel_ranks_measure_by_the_group_of_their_data(folder: Path) -> None:
     expected = ll.probe(plain(), (INPUTS, LABELS), **QUIET, sites=PARALLEL_SITES)
     assert_measured_as(folder, "tensor parallel", expected)
+    assert_measured_as(folder, "tensor parallel, every site", ll.probe(plain(), (INPUTS, LABELS), **QUIET))
     for one in told(folder, "tensor parallel, no group"):
         assert (one["error"], "Ranks that hold parts of one model pass `ranks`" in one["words"]) == ("DataError", True)
+
+
+@pytest.mark.parametrize("way", ["dealt to all", "in slices of other samples"])
+def test_tensor_parallel_ranks_with_other_samples_are_told_the_group_of_their_data(folder: Path, way: str) -> None:
+    expected = "data: expected the same samples on ranks 0 and 1, which hold parts of one model (tensor parallel)"
+    for one in told(folder, f"tensor parallel, {way}"):
+        assert one["error"] == "DataError"
+        assert expected in one["words"]
+        assert "ranks=mesh['data'].get_group(), to probe and to the sampler." in one["words"]
 
 
 @pytest.mark.parametrize("name", UNEVEN)

@@ -10,6 +10,7 @@ from layerlaw.stats import sums as sums_module
 from layerlaw.stats.around import Around, by_kin
 from layerlaw.stats.design import Dealer
 from layerlaw.stats.passes import FirstPass, SecondPass
+from layerlaw.stats.scatter import Frame, project
 from layerlaw.stats.stacking import Stacks
 from layerlaw.stats.sums import ClassSums
 
@@ -248,3 +249,16 @@ def test_the_memory_of_a_batch_is_that_of_the_one_before() -> None:
             stacks.add(name, torch.full((5, 2), float(number)))
         stacks.flush()
     assert len(set(places[1:])) == 1  # the first batch shows how many come together
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="products of other libraries are their own")
+@pytest.mark.parametrize("d", [20, 100, 512, 800, 2048])
+@pytest.mark.parametrize("P", [1, 9, 19, 99])
+def test_a_sample_has_the_same_coordinates_among_any_others(P: int, d: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    basis, x = (torch.randn(2, n, d, generator=generator) for n in (P, 400))
+    frame, labels = Frame(torch.randn(2, 3, d, generator=generator), basis), torch.arange(400) % 3
+    every = project(x, labels, frame)[0]
+    torch.testing.assert_close(every, basis @ (x - frame.means[:, labels]).mT, rtol=1e-4, atol=1e-4)
+    for rows in (slice(0, 7), slice(0, 160), slice(160, 320), slice(33, 400)):
+        assert torch.equal(project(x[:, rows], labels[rows], frame)[0], every[..., rows])

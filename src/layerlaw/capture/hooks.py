@@ -360,6 +360,8 @@ class Capture:
         """Turn what the module got or gave into (n, d) features and pass them on, outside autocast (and without TF32)."""
         if tensor is None:
             raise CaptureError(f"site '{site.name}': expected a floating-point tensor as in the dry run, got none.")
+        if hasattr(tensor, "full_tensor"):  # in parts on several ranks, all of which are here
+            tensor = tensor.full_tensor()
         if self.gradients:
             with torch.autocast(tensor.device.type, enabled=False):
                 self.consume(site, self.features(site, tensor))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -26,7 +27,7 @@ from layerlaw.progress import warn
 from layerlaw.stats.labels import mixed_order
 from layerlaw.stats.ranks import all_reduce, from_first, gathered, rank, world_size
 from layerlaw.threads import users_device
-from layerlaw.wording import counted, first_other
+from layerlaw.wording import counted, first_other, joined
 
 T = TypeVar("T")
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}|(?<=cuda:)\d+")  # what a printed network has of its own on every rank
@@ -221,8 +222,35 @@ def _some(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
 
 
-def check_dealt(fingerprint: Fingerprint, data: Batches, label: str) -> None:
+def _check_same_inputs(network: nn.Module, fingerprint: Fingerprint, label: str) -> None:
+    """Raise where ranks that make one forward together (tensor parallel) have other samples than each other."""
+    for group in _parallel(network):
+        known = [""] * dist.get_world_size(group)
+        dist.all_gather_object(known, fingerprint.text(), group=group)
+        if len(set(known)) > 1:
+            which = joined([str(r) for r in dist.get_process_group_ranks(group)])
+            why = (
+                f"ranks {which}, which hold parts of one model (tensor parallel) and make one forward of them together"
+            )
+            cure = (
+                "Pass the group over which data are dealt, ranks=mesh['data'].get_group(), to probe and to the sampler"
+            )
+            raise DataError(f"{label}: expected the same samples on {why}, got different ones. {cure}.")
+
+
+def _parallel(network: nn.Module) -> Iterable[Any]:
+    """Groups of ranks over which weights are cut for one forward of all; those of FSDP have a forward each."""
+    if any(base.__name__ == "FSDPModule" for module in network.modules() for base in type(module).__mro__):
+        return ()
+    every: list[Any] = list(network.parameters())
+    cut = [(w.device_mesh, i) for w in every for i, p in enumerate(getattr(w, "placements", ())) if p.is_shard()]
+    groups = [mesh.get_group(i) for mesh, i in cut]
+    return {tuple(dist.get_process_group_ranks(group)): group for group in groups}.values()
+
+
+def check_dealt(network: nn.Module, fingerprint: Fingerprint, data: Batches, label: str) -> None:
     """Raise where several ranks have the same samples, each of which would count several times; of some it is noted."""
+    _check_same_inputs(network, fingerprint, label)
     if world_size() == 1 or fingerprint.dealt_by_places():
         return
     if not (alike := fingerprint.ranks_alike()):

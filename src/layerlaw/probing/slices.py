@@ -312,7 +312,7 @@ class SlicedProbe:
                 decisions.append(self.prober.decide(capture, step, state))
                 dealt.append(here)
         if self.seen is None:
-            check_dealt(state.fingerprint, self.data, self.label)
+            check_dealt(self.prober.network, state.fingerprint, self.data, self.label)
             self.seen = self._first_seen(dealt, decisions, state.fingerprint)
         elif start != len(self.seen.labels) or state.fingerprint.text() != self.seen.fingerprint.text():
             raise PassError(f"{self.label}: the samples or their order changed {SINCE}.")

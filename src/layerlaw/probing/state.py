@@ -300,7 +300,7 @@ def first_pass(prober: Prober, state: State) -> None:
         waiting.finish()
     if empty:
         raise LabelError(f"{state.label}: expected samples of the classes {prober.classes.ids[:10]}, got none.")
-    check_dealt(state.fingerprint, state.data, state.label)
+    check_dealt(prober.network, state.fingerprint, state.data, state.label)
     deals = state.dealer.groups or state.dealer.permuted or isinstance(state.dealer, TargetDealer)
     if world_size() > 1 and deals and not state.dealer.shared:
         mine = kept.labels.cpu()[: 0 if state.borrowed else None] if kept.whole else None

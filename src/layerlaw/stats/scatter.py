@@ -17,7 +17,7 @@ from layerlaw.stats.centers import Centers, Span, class_weights, find_centers
 from layerlaw.stats.labels import indicator_rows
 from layerlaw.stats.moments import Columns, Moments
 from layerlaw.stats.precision import at_least_float32, double, row_chunks, take_rows
-from layerlaw.stats.stacking import even_rows, squares_by_view
+from layerlaw.stats.stacking import coordinates_of, even_rows, squares_by_view
 from layerlaw.stats.sums import ClassSums, by_label, indicators, sums_by_class
 
 FEW = 20  # of so many samples one: fewer that make up the spread are outliers
@@ -62,7 +62,7 @@ def project(features: Tensor, labels: Tensor, frame: Frame) -> tuple[Tensor, Ten
         room = take_rows(frame.means, labels[..., more], out=again)
         residual = room[..., :m, :]
         torch.sub(at_least_float32(features[..., rows, :]), residual, out=residual)
-        coordinates.append((basis @ room.mT)[..., :P, :m])
+        coordinates.append(coordinates_of(room, basis)[..., :P, :m])
         lengths.append(torch.linalg.vector_norm(residual, dim=-1, dtype=wide))
     return (coordinates[0], lengths[0]) if len(lengths) == 1 else (torch.cat(coordinates, -1), torch.cat(lengths, -1))
 

@@ -22,6 +22,7 @@ SMALL = {"cpu": 2**19, "cuda": 2**25}
 # Bytes of all of them: on a CPU they stay in the cache, with what is made of them.
 AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
 TILE = 16  # samples: products of whole tiles are the same whatever stands beside them
+MANY_FEATURES = 512  # added up in a product: of more, how float32 does it depends on the number of samples
 SMALL_PRODUCT = 400  # multiplications below which torch takes another way
 ALONE = {"cpu": 2, "cuda": 8}  # times as many where nothing is made of them but sums and projections: no views
 
@@ -184,7 +185,24 @@ def even_rows(basis: Tensor) -> int:
     if not basis.is_cpu:
         return 1
     P, d = basis.shape[-2:]
-    return TILE * max(1, -(-SMALL_PRODUCT // (TILE * max(2, P) * max(1, d))))
+    return 2 * TILE if _tiled(basis) else TILE * max(1, -(-SMALL_PRODUCT // (TILE * max(2, P) * max(1, d))))
+
+
+def coordinates_of(rows: Tensor, basis: Tensor) -> Tensor:
+    """basis·rowsᵀ: (…, P, d) and (…, n, d) → (…, P, n), n a multiple of `even_rows`; of many features tile by tile."""
+    if not _tiled(basis):
+        return basis @ rows.mT
+    *batch, n, d = rows.shape
+    step, P = even_rows(basis), basis.shape[-2]
+    found = rows.new_empty(*batch, P, n // step, step)
+    bases, tiles = basis.expand(*batch, P, d).reshape(-1, 1, P, d), rows.reshape(-1, n // step, step, d)
+    for own, some, out in zip(bases, tiles, found.view(-1, P, n // step, step), strict=True):
+        out.copy_(torch.bmm(own.expand(len(some), P, d), some.mT).transpose(0, 1))
+    return found.view(*batch, P, n)
+
+
+def _tiled(basis: Tensor) -> bool:
+    return basis.is_cpu and basis.dtype == torch.float32 and basis.shape[-1] > MANY_FEATURES
 
 
 def squares_by_view(coordinates: Tensor, views: int) -> Tensor:
