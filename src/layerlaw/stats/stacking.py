@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from inspect import ismethod
 from typing import ParamSpec, Protocol
 
@@ -22,7 +23,8 @@ SMALL = {"cpu": 2**19, "cuda": 2**25}
 # Bytes of all of them: on a CPU they stay in the cache, with what is made of them.
 AT_ONCE = {"cpu": 2**21, "cuda": 2**27}
 TILE = 16  # samples: products of whole tiles are the same whatever stands beside them
-MANY_FEATURES = 512  # added up in a product: of more, how float32 does it depends on the number of samples
+MANY_FEATURES = 512  # of more, how a product adds up float32 numbers depends on the number of samples
+MANY_ROWS = 64  # of so many it does on some machines
 SMALL_PRODUCT = 400  # multiplications below which torch takes another way
 ALONE = {"cpu": 2, "cuda": 8}  # times as many where nothing is made of them but sums and projections: no views
 
@@ -189,7 +191,7 @@ def even_rows(basis: Tensor) -> int:
 
 
 def coordinates_of(rows: Tensor, basis: Tensor) -> Tensor:
-    """basis·rowsᵀ: (…, P, d) and (…, n, d) → (…, P, n), n a multiple of `even_rows`; of many features tile by tile."""
+    """basis·rowsᵀ: (…, P, d) and (…, n, d) → (…, P, n), n a multiple of `even_rows`; large ones tile by tile."""
     if not _tiled(basis):
         return basis @ rows.mT
     *batch, n, d = rows.shape
@@ -202,7 +204,17 @@ def coordinates_of(rows: Tensor, basis: Tensor) -> Tensor:
 
 
 def _tiled(basis: Tensor) -> bool:
-    return basis.is_cpu and basis.dtype == torch.float32 and basis.shape[-1] > MANY_FEATURES
+    P, d = basis.shape[-2:]
+    many = d > MANY_FEATURES or (P >= MANY_ROWS and _among_others(torch.get_num_threads()))
+    return many and basis.is_cpu and basis.dtype == torch.float32
+
+
+@cache
+def _among_others(threads: int) -> bool:
+    """Whether products of many rows give a sample other last digits among more samples (MKL does by AVX2); tried once."""
+    basis, rows = torch.rand(2, 416, 128, generator=torch.Generator("cpu").manual_seed(0), device="cpu").unbind()
+    every = basis[:99] @ rows.mT
+    return any(not torch.equal(basis[:99] @ rows[:n].mT, every[:, :n]) for n in (16, 64, 160, 208))
 
 
 def squares_by_view(coordinates: Tensor, views: int) -> Tensor:
