@@ -146,7 +146,10 @@ class Batches:
         self.samples: int | None = None
         self.labels: Tensor | None = None
         self._last: Any = None
-        self.on_several = 0  # how many samples other ranks have too
+        self.on_several, self.left_out = (
+            0,
+            (0, 0),
+        )  # samples other ranks have too; that drop_last leaves out, of how many
         self.suspect = ""  # why all of them may be on other ranks too, though their inputs differ
         self.spare: Batch | None = None  # a few samples, of another rank where this one has hardly any
         if isinstance(data, Iterator):
@@ -179,6 +182,7 @@ class Batches:
             expected = "a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y)"
             raise DataError(f"{where}: expected {expected}, got {type(data).__name__}.")
         self.unequal, self.repeated = unequal_shares(data) if world_size() > 1 else ("", 0)
+        self.loader = data  # also where its batches are joined into one
         self.source, self.length, self.batch_size = data, _length(data), getattr(data, "batch_size", None)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -15,9 +15,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint, row_sums
 from layerlaw.capture.hooks import unobserved
-from layerlaw.capture.network import parts_of
+from layerlaw.capture.network import Randomness, parts_of
 from layerlaw.capture.plan import Plan
-from layerlaw.data.sharding import dealt_to_others, whole_state
+from layerlaw.data.sharding import (
+    dealt_to_others,
+    dealt_whole,
+    left_over,
+    made_apart,
+    mark_of_set,
+    same_sets,
+    unlike_sets,
+    whole_state,
+)
 from layerlaw.errors import DataError, InputError, PassError
 from layerlaw.files import sha256
 from layerlaw.probing.classes import Classes
@@ -32,6 +41,7 @@ T = TypeVar("T")
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}|(?<=cuda:)\d+")  # what a printed network has of its own on every rank
 SAME_ARGUMENTS = "Give all of them the same model and arguments: only the data are dealt"
 ENOUGH = 3  # samples, for a dry run
+SEEDED = "Seed random_split or shuffle (generator=torch.Generator().manual_seed(0)) and sort the files of a folder"
 SURELY = 2  # times as many samples on several ranks as a sampler repeats are there for another reason
 
 
@@ -74,7 +84,7 @@ def same_network(
     marks = _marks({name: p for name, p in network.named_parameters() if not _elsewhere(p)}, buffers)
     alike = check_alike({**(asked or {}), **of_model}, beside=marks)  # a call takes a millisecond of the processor
     weights, differ = ([], []) if alike else _different(marks)
-    _check_same_weights(weights)
+    _check_same_weights(weights, network)
     with ExitStack() as stack:
         for name in differ:
             buffer = buffers.get(name)
@@ -161,9 +171,13 @@ def check_same_text(checksum: str) -> None:
         raise InputError(f"text: expected the same text on all {world_size()} ranks, got different ones. {cure}.")
 
 
-def _check_same_weights(differ: list[str]) -> None:
+def _check_same_weights(differ: list[str], network: nn.Module) -> None:
     if differ:
+        kinds = gathered([str(p.dtype).removeprefix("torch.") for n, p in network.named_parameters() if n == differ[0]])
+        other = next((r for r, kind in enumerate(kinds) if kind != kinds[0]), None)
         likely = "seeded otherwise, or loaded from another checkpoint"
+        if other is not None and all(kinds):
+            likely = f"{kinds[0][0]} on rank 0, {kinds[other][0]} on rank {other}"
         cure = "Load, seed (torch.manual_seed) or broadcast the same weights on all ranks"
         parts = "ranks that hold parts of one model pass `ranks`, the group over which the data are dealt"
         raise PassError(
@@ -223,10 +237,20 @@ def _some(names: list[str]) -> str:
 
 def check_dealt(fingerprint: Fingerprint, data: Batches, label: str) -> None:
     """Raise where several ranks have the same samples, each of which would count several times; of some it is noted."""
-    if world_size() == 1 or fingerprint.dealt_by_places():
+    data.left_out = left_over(data.loader)
+    if world_size() == 1:
         return
-    if not (alike := fingerprint.ranks_alike()):
-        data.on_several, known = fingerprint.on_several_ranks(beside=_order_and_set(fingerprint, data))
+    mine = mark_of_set(dealt_whole(parts_of(data.loader)))
+    by_places, known = fingerprint.dealt_by_places(beside=(mine, *data.left_out))
+    sets, data.left_out = [of for of, *_ in known], (sum(left for _, left, _ in known), sum(n for *_, n in known))
+    if by_places and (None in sets or same_sets(sets)):  # equal samples are on several ranks by right
+        return
+    alike = [] if by_places else fingerprint.ranks_alike()
+    if not alike or made_apart.get():
+        beside = (None, None) if by_places else _order_and_set(fingerprint, data)
+        data.on_several, known = fingerprint.on_several_ranks(beside=beside)
+        _check_same_set(data, label, sets, by_places=by_places)
+        _check_own_shares(data, label, bool(alike))
         data.suspect = _suspect(known)
         return
     ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
@@ -235,6 +259,30 @@ def check_dealt(fingerprint: Fingerprint, data: Batches, label: str) -> None:
     deal = "DataLoader(…, sampler=layerlaw.data.UnpaddedSampler(dataset)), or tensors as (x[rank::n], y[rank::n])"
     cure = f"Deal them: {deal}. Ranks that hold parts of one model pass `ranks`, the group over which data are dealt"
     raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
+
+
+def _check_same_set(data: Batches, label: str, sets: list[tuple[int, str] | None], *, by_places: bool) -> None:
+    """Raise where the data set that samplers deal is not the same on all ranks, or is in another order."""
+    if None in sets or same_sets(sets):
+        return
+    with Randomness(data.loader), users_device():
+        got = unlike_sets(dealt_whole(parts_of(data.loader)), sets, suspect=data.on_several > 0)
+    if got:
+        n = f"{counted(data.on_several, 'sample')} would be counted several times, and others never"
+        why = f"{n if data.on_several else 'Some would never be measured'}. The sampler deals places"
+        raise DataError(f"{label}: expected the same data set on all {len(sets)} ranks, {got}. {why}. {SEEDED}.")
+    if by_places and got is not None:
+        data.on_several = 0  # the data have equal samples
+
+
+def _check_own_shares(data: Batches, label: str, alike: bool) -> None:
+    """Raise where `make` returned other data on each rank that are no shares, as samples are on several of them."""
+    if made_apart.get() and (alike or data.on_several):
+        which = (
+            f"{counted(data.on_several, 'sample')} on several ranks" if data.on_several else "another order of the same"
+        )
+        expected = f"expected make to return the same data on all {world_size()} ranks, which the command deals"
+        raise DataError(f"{label}: {expected}. make returned other data on each rank: got {which}. {SEEDED}.")
 
 
 def _order_and_set(fingerprint: Fingerprint, data: Batches) -> tuple[Any, Any]:
@@ -276,9 +324,12 @@ def unequal_notes(*all_data: Batches | None) -> list[str]:
             found = ""
         if found := ". ".join(filter(None, (data.unequal, found))):
             found = f"{found}. With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
-        if found := dealt_to_others(parts_of(data.source)) or found:
-            notes.append(f"{data.where}: {found}.")
-            if rank() == 0:
+            found += ", where all ranks have the same data set (seed random_split and shuffle)" * (n > 0)
+        left, of = data.left_out
+        dropped = f"drop_last leaves out {left} of {of} samples. Make the loader without it, and all are measured"
+        for words in filter(None, (dealt_to_others(parts_of(data.loader)) or found, dropped if left else "")):
+            notes.append(f"{data.where}: {words}.")
+            if rank() == 0 and (words != dropped or world_size() > 1):
                 warn(f"layerlaw: {notes[-1]}")
     return notes
 
