@@ -104,4 +104,4 @@ def test_one_process_notes_them_without_a_warning(batchnorm: str) -> None:
 def test_weights_of_another_dtype_are_named(told: list[Any]) -> None:
     for one in told:
         assert "got different ones in '0.0.weight', " in one["dtype"]["words"]
-        assert " (float32 on rank 0, float64 on rank 1). " in one["dtype"]["words"]
+        assert " (float32 on rank 0, float64 on rank 1). Convert the model to one dtype" in one["dtype"]["words"]

@@ -196,9 +196,9 @@ def _some_of(of: Any, count: int) -> list[str]:
     """Checksums of some samples, entry by entry (inputs, labels, …); left out where they are another time others."""
     try:
         places = sorted({len(of) * i // count for i in range(count)})
-        once, again = ([tree_leaves(of[i]) for i in places] for _ in range(2))
-        both = zip(zip(*once, strict=False), zip(*again, strict=False), strict=True)
-        return [mark if (mark := _checksum(list(a))) == _checksum(list(b)) else "" for a, b in both]
+        reads = [[tree_leaves(of[i]) for i in places] for _ in range(3)]  # what is rare, may be the same twice
+        marks = [[_checksum(list(entry)) for entry in zip(*read, strict=False)] for read in reads]
+        return [same[0] if len(set(same)) == 1 else "" for same in zip(*marks, strict=True)]
     except Exception:  # what a data set gives may be anything
         return []
 

@@ -176,9 +176,10 @@ def _check_same_weights(differ: list[str], network: nn.Module) -> None:
         kinds = gathered([str(p.dtype).removeprefix("torch.") for n, p in network.named_parameters() if n == differ[0]])
         other = next((r for r, kind in enumerate(kinds) if kind != kinds[0]), None)
         likely = "seeded otherwise, or loaded from another checkpoint"
+        cure = "Load, seed (torch.manual_seed) or broadcast the same weights on all ranks"
         if other is not None and all(kinds):
             likely = f"{kinds[0][0]} on rank 0, {kinds[other][0]} on rank {other}"
-        cure = "Load, seed (torch.manual_seed) or broadcast the same weights on all ranks"
+            cure = "Convert the model to one dtype on all ranks, e.g. by model.float()"
         parts = "ranks that hold parts of one model pass `ranks`, the group over which the data are dealt"
         raise PassError(
             f"expected the same weights on all {world_size()} ranks, got different ones in {_some(differ)} ({likely}). "
