@@ -202,7 +202,7 @@ def test_samples_on_two_ranks_are_counted_of_very_many_about(
 
     def gathered(mine: Any) -> list[Any]:
         if isinstance(mine[0], dict):  # what ranks exchange of all samples
-            return [(one.saved(), None, [], one._thinned) for one in ranks]
+            return [(one.saved(), None, [], one._thinned, None) for one in ranks]
         numbers.append(mine)
         return numbers[:2]
 

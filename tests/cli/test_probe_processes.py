@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,31 @@ from torch.utils.data import DataLoader, TensorDataset
 def with_loader():
     network, (x, y) = with_data()
     return network, DataLoader(TensorDataset(x, y), batch_size=50)
+
+def unseeded():
+    network, (x, y) = with_data()
+    torch.seed()
+    return network, *torch.utils.data.random_split(TensorDataset(x, y), [80, 40])
+
+def unseeded_tensors():
+    network, (x, y) = with_data()
+    torch.seed()
+    order = torch.randperm(len(y))
+    return network, (x[order], y[order])
+
+def own_shares():
+    network, (x, y) = with_data()
+    rank = torch.distributed.get_rank()
+    return network, TensorDataset(x[rank::2], y[rank::2])
+
+def joins():
+    torch.distributed.init_process_group("gloo")
+
+def for_three():
+    from torch.utils.data import DistributedSampler
+    network, (x, y) = with_data()
+    data = TensorDataset(x, y)
+    return network, DataLoader(data, batch_size=50, sampler=DistributedSampler(data, num_replicas=3, rank=0))
 """
 
 
@@ -74,6 +100,39 @@ def test_a_loader_of_the_users_own_that_does_not_deal_is_an_error_of_one_line(fo
         in json.loads(done.stdout)["error"]["message"]
     )
     assert "rank 1: error: data: expected every sample on one rank" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "which"), [("unseeded", r"\d+ samples on several"), ("unseeded_tensors", "(another order|120 samples)")]
+)
+def test_other_data_on_each_rank_from_make_are_an_error_that_names_the_seed(
+    folder: Path, name: str, which: str
+) -> None:
+    done = on_two("probe", f"model.py:{name}", "--json", cwd=folder)
+    assert done.returncode == 1
+    words = json.loads(done.stdout)["error"]["message"]
+    assert words.startswith("data: expected make to return the same data on all 2 ranks, which the command deals.")
+    assert re.search(f"make returned other data on each rank: got {which}", words)
+    assert "Seed random_split or shuffle" in words
+
+
+def test_make_may_return_shares_of_its_own(folder: Path) -> None:
+    done = on_two("probe", "model.py:own_shares", "--no-uncertainty", "--out", "own.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    record = Record.load(folder / "own.json")
+    assert (sum(record.counts), record.notes) == (120, [])
+
+
+def test_a_make_that_joins_the_processes_is_told_that_the_command_does(folder: Path) -> None:
+    done = on_two("probe", "model.py:joins", "--json", cwd=folder)
+    first, *_ = json.loads(done.stdout)["error"]["message"].splitlines()
+    assert first.endswith("Under torchrun the command does this: leave it out of make, and return the bare model.")
+
+
+def test_a_warning_is_one_line_without_a_line_of_code(folder: Path) -> None:
+    said = layerlaw("probe", "model.py:for_three", "--no-uncertainty", cwd=folder).stderr
+    (line,) = (line for line in said.splitlines() if "arning" in line)
+    assert line.startswith("warning: data: the loader's DistributedSampler deals to 3 ranks, but one process measures")
 
 
 def test_all_processes_name_an_option_as_the_command_line_does(

@@ -434,7 +434,8 @@ def test_random_augmentation_is_named_where_shards_find_other_data(tmp_path: Pat
     how = {"batch_size": 40, "progress": False}
     probe_shard(network(), TensorDataset(X, Y), shard=(1, 2), state=tmp_path, **how)
     with pytest.raises(
-        DataError, match=r"measured other data .*Random augmentation does this: make the data determini"
+        DataError,
+        match=r"measured other data .*Random augmentation does this, and random_split or shuffle without a seed: make the ",
     ):
         probe_shard(network(), TensorDataset(X + 1, Y), shard=(2, 2), state=tmp_path, **how)
     with pytest.raises(DataError, match="another measurement needs a folder of its own"):

@@ -127,7 +127,7 @@ class Batches:
     """A re-iterable of `Batch`; `samples` and `labels` where they are known beforehand, `order` in words.
 
     `labels_at` says which item of a batch holds the labels, an index or a key; the `network` what it takes of dictionaries:
-    `unused` are the keys that it does not.
+    `unused` are the keys that it does not. The `loader` stays where its batches are joined into one.
     """
 
     def __init__(
@@ -142,11 +142,10 @@ class Batches:
         network: nn.Module | None = None,
     ) -> None:
         self.where, self.order = where, "as given"
-        self._labels_at, self._inputs = labels_at, Inputs(network)
+        self._labels_at, self._inputs, self._last = labels_at, Inputs(network), None
         self.samples: int | None = None
         self.labels: Tensor | None = None
-        self._last: Any = None
-        self.on_several = 0  # how many samples other ranks have too
+        self.on_several, self.left_out = 0, (0, 0)  # samples that other ranks have too; without drop_last's, of all
         self.suspect = ""  # why all of them may be on other ranks too, though their inputs differ
         self.spare: Batch | None = None  # a few samples, of another rank where this one has hardly any
         if isinstance(data, Iterator):
@@ -179,7 +178,8 @@ class Batches:
             expected = "a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y)"
             raise DataError(f"{where}: expected {expected}, got {type(data).__name__}.")
         self.unequal, self.repeated = unequal_shares(data) if world_size() > 1 else ("", 0)
-        self.source, self.length, self.batch_size = data, _length(data), getattr(data, "batch_size", None)
+        self.source, self.loader, self.length = data, data, _length(data)
+        self.batch_size = getattr(data, "batch_size", None)
 
     def __iter__(self) -> Iterator[Batch]:
         try:

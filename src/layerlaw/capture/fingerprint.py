@@ -34,6 +34,7 @@ ROW, NEXT, KINDS = 0xD1342543DE82EF95, 0xAF251AF3B0F025B5, 0xC2B2AE3D27D4EB4F
 
 Places = tuple[int, int]
 """Where the samples of a rank are among those of all ranks: the place of the first, and how far it is to each next one."""
+Share = tuple[dict[str, Any], Places | None, list[int | None], int, Any]  # saved, places, sums by these, how thinned, …
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Fingerprint:
     _seen: list[Tensor] = field(default_factory=list)  # numbers of single samples, to be looked for on other ranks
     _waiting: list[tuple[int, list[RowSums]]] = field(default_factory=list, repr=False)  # each call on a GPU costs time
     _thinned: int = 0  # how often the half of them was let go
-    _shares: list[tuple[dict[str, Any], Places | None, list[int | None], int]] | None = field(default=None, repr=False)
+    _shares: list[Share] | None = field(default=None, repr=False)
 
     def update(self, *tensors: Tensor, places: Places | None = None) -> None:
         """Add a batch: the labels, whose length is the number of samples, then what the network is called with."""
@@ -163,7 +164,7 @@ class Fingerprint:
         self.streams, self.samples = [], 0
         for saved, *_ in every:
             self.follow(saved)
-        there = [(saved["streams"], places, numbers) for saved, places, numbers, _ in every if saved["streams"]]
+        there = [(saved["streams"], places, numbers) for saved, places, numbers, *_ in every if saved["streams"]]
         if not one_sequence([(streams[0][0], places) for streams, places, _ in there]):
             return
         for at, stream in enumerate(self.streams):
@@ -172,12 +173,12 @@ class Fingerprint:
             if len(known) == len(there):
                 stream.total = sum(known) % BITS
 
-    def _of_all(self) -> list[tuple[dict[str, Any], Places | None, list[int | None], int]]:
-        """Of every rank what it saves, its places, sums by these, how it was thinned: exchanged once, behind all batches."""
+    def _of_all(self, beside: Any = None) -> list[Share]:
+        """Of every rank its share, with what it has `beside` that: exchanged once, behind all batches."""
         self.settle()
-        if self._shares is None:
+        if self._shares is None or beside is not None:
             placed = [s.placed if s.placed is None else int(s.placed) % BITS for s in self.streams]
-            self._shares = gathered((self.saved(), self.places, placed, self._thinned))
+            self._shares = gathered((self.saved(), self.places, placed, self._thinned, beside))
         return self._shares
 
     def saved(self) -> dict[str, Any]:
@@ -195,10 +196,11 @@ class Fingerprint:
             stream.total = (stream.number + pow(ROW, stream.rows, BITS) * number) % BITS
             stream.rows += rows
 
-    def dealt_by_places(self) -> bool:
-        """Whether every rank has places of its own, so that no sample of the data is on two of them."""
-        known = [(saved["streams"], places) for saved, places, *_ in self._of_all()]
-        return one_sequence([(streams[0][0], places) for streams, places in known if streams and streams[0][0]])
+    def dealt_by_places(self, beside: Any = None) -> tuple[bool, list[Any]]:
+        """Whether every rank has places of its own, and what each has `beside` its samples, which is sent along."""
+        every = self._of_all(beside)
+        known = [(saved["streams"][0][0], places) for saved, places, *_ in every if saved["streams"]]
+        return one_sequence([(rows, places) for rows, places in known if rows]), [one for *_, one in every]
 
     def ranks_alike(self) -> list[list[int]]:
         """Ranks that have the same samples, in whatever order, as lists of two or more; before `all_reduce`."""
@@ -213,7 +215,7 @@ class Fingerprint:
         Data may have equal samples: these would be on one rank as often as on several, so that several must have many
         more of them. Behind that number what every rank has `beside` its samples, which is sent along.
         """
-        most = max(thinned for *_, thinned in self._of_all())
+        most = max(thinned for *_, thinned, _ in self._of_all())
         mine = _thinned(torch.cat(self._seen) if self._seen else torch.zeros(0, dtype=torch.int64), most).cpu()
         every = gathered((torch.unique(mine), len(mine), beside))
         again = sum(n - len(own) for own, n, _ in every)
@@ -241,8 +243,7 @@ def one_sequence(shares: Sequence[tuple[int, Places | None]]) -> bool:
     n, steps = sum(rows for rows, _ in shares), {places[1] if places else 0 for _, places in shares}
     if len(steps) != 1 or steps <= {0}:
         return False
-    firsts = [places[0] for _, places in shares if places]
-    step = steps.pop()
+    firsts, step = [places[0] for _, places in shares if places], steps.pop()
     fits = all(rows == len(range(places[0], n, step)) for rows, places in shares if places)
     return fits and len(set(firsts)) == len(firsts) and all(0 <= first < step for first in firsts)
 
@@ -382,8 +383,7 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
 @lru_cache(maxsize=16)
 def _weights(device: str) -> Tensor:
     """Odd weights (COLUMNS,) without a pattern."""
-    places = torch.arange(1, COLUMNS + 1, device=device) * _signed(STEP)
-    return _scrambled(places) | 1
+    return _scrambled(torch.arange(1, COLUMNS + 1, device=device) * _signed(STEP)) | 1
 
 
 @lru_cache(maxsize=64)

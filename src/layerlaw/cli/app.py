@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
@@ -132,6 +133,7 @@ BAD_INPUT = {"check": 2}  # exit codes of commands that have another use for 1
 MADE_BY = {"merge": "probe", "report": "probe", "modules": "probe"}  # commands that show what another has measured
 # Arguments of Python whose option has another name.
 ALIASES = {"targets": "target", "share": "validation", "learning_rate": "rate"}
+OURS = "layerlaw: "  # at the beginning of a warning
 WHERE = ("data", "test")  # at the beginning of a message these name the samples, not an option
 HINT = re.compile(
     r"(?<![?&])\b([a-z_]+)=('[^']*'(?:(?:, | or )'[^']*')*|\[[^]]*\]|\([^)]*\)|\{[^}]*\}|(?:[\w…-]+(?:\.\w+)*)?)"
@@ -196,7 +198,7 @@ def run() -> None:
         for name in (word.partition("=")[0] for word in sys.argv[1:]):
             if name in RENAMED:
                 raise InputError(f"{name} is now {RENAMED[name]}.")
-        with _full_disk_told():
+        with _full_disk_told(), _plain_warnings():
             app()
     except LayerlawError as error:
         said = in_options(str(error))
@@ -225,6 +227,22 @@ def _full_disk_told() -> Iterator[None]:
                 f"{error.filename or 'disk'}: expected a place that can be written to ({error.strerror})."
             ) from None
         raise full_disk(error.filename or tempfile.gettempdir()) from None
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """A warning of ours is one line as an error is, without a line of code; those of other packages stay as they are."""
+    usual = warnings.formatwarning
+
+    def plain(message: Warning | str, *where: Any, **more: Any) -> str:
+        ours, words = str(message).startswith(OURS), visible(in_options(str(message).removeprefix(OURS)))
+        return f"warning: {words}\n" if ours else usual(message, *where, **more)
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _interrupted() -> NoReturn:

@@ -27,7 +27,7 @@ from layerlaw.cli.named import FEATURES, check_features_alone, measured_features
 from layerlaw.cli.processes import sharing
 from layerlaw.data import DEFAULT
 from layerlaw.data.labeled import MOMENTS
-from layerlaw.data.sharding import dealt
+from layerlaw.data.sharding import can_deal, dealt, made_apart
 from layerlaw.errors import DataError, InputError
 from layerlaw.files import check_place, check_room, json_safe
 from layerlaw.pages import print_comparison, print_record
@@ -151,7 +151,11 @@ def probe(
     how |= {"uncertainty": uncertainty, "progress": rank() == 0, "classes": asked_classes.asked}
 
     def given_as(pair: Any) -> Any:
-        return dealt(asked_classes.given_as(pair))
+        whole = asked_classes.given_as(pair)
+        share = dealt(whole)
+        if given is not None and world_size() > 1 and share is whole and any(can_deal(whole)):
+            made_apart.set(True)
+        return share
 
     named: Any = {"data_name": data_name if data_name is not None else chosen.name}
     source = images.data or ("from the model file" if given is not None else DEFAULT)

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import importlib.util
 import math
+import os
 import re
 import sys
 import traceback
@@ -337,7 +338,10 @@ def explained(what: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)[1:]
         own = [frame for frame in frames if "importlib" not in frame.filename]
         places = "".join(f"\n  {frame.filename}, line {frame.lineno}: {frame.line}" for frame in own[-4:])
-        raise InputError(f"{what} failed with {type(error).__name__}: {error}{places}") from None
+        cure = ""
+        if "process group twice" in str(error) and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            cure = " Under torchrun the command does this: leave it out of make, and return the bare model."
+        raise InputError(f"{what} failed with {type(error).__name__}: {error}{cure}{places}") from None
 
 
 MOST_NUMBERS = 10**6  # of one list

@@ -7,6 +7,7 @@ import os
 import pickle
 import random
 from collections.abc import Iterable, Iterator, Sized
+from contextvars import ContextVar
 from io import BytesIO
 from types import FunctionType
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -68,8 +69,7 @@ def dealt_to_others(parts: Iterable[Any]) -> str:
     first = "Call torch.distributed.init_process_group first, and make the sampler after it"
     cure, started = ("" if is_ready() else first), os.environ.get("WORLD_SIZE", "1")
     for part in parts:
-        replicas = part.num_replicas if isinstance(part, DistributedSampler) else None
-        replicas = part.places[1] if isinstance(part, UnpaddedSampler) else replicas
+        replicas = _replicas(part)
         if replicas is not None and replicas != size:
             missing = "some samples are not measured" if replicas > size else "some samples count several times"
             measures = f"{size} measure" if size > 1 else "one process measures alone"
@@ -79,6 +79,23 @@ def dealt_to_others(parts: Iterable[Any]) -> str:
             alone = f"each of the {started} processes (WORLD_SIZE) measures all samples alone"
             return f"torch.distributed is not initialized, so {alone}. {cure}"
     return ""
+
+
+def _replicas(part: Any) -> int | None:
+    """To how many ranks a sampler deals, if it is one that does."""
+    replicas = part.num_replicas if isinstance(part, DistributedSampler) else None
+    return part.places[1] if isinstance(part, UnpaddedSampler) else replicas
+
+
+def left_over(loader: Any) -> tuple[int, int]:
+    """How many samples a loader with drop_last leaves out, and of how many."""
+    batches: Any = getattr(loader, "batch_sampler", None)
+    own: Any = batches.sampler if type(batches) is BatchSampler and batches.drop_last else None
+    return (len(own) % batches.batch_size, len(own)) if hasattr(own, "__len__") else (0, 0)
+
+
+made_apart: ContextVar[bool] = ContextVar("made_apart", default=False)
+"""Whether the user's own code gave a command that deals other data on each rank: shares, which must not overlap."""
 
 
 class DealtTensors(tuple[Tensor, ...]):
@@ -103,8 +120,7 @@ def dealt(data: Any) -> Any:
     tensor([0, 1, 2])
     """
     at, size = place()
-    pair = isinstance(data, (tuple, list)) and bool(data) and all(map(_is_rows, data))
-    placed = isinstance(data, Dataset) and hasattr(data, "__len__")
+    pair, placed = can_deal(data)
     if size == 1 or len(set(gathered(_beginning(data) if pair or placed else None))) > 1:
         return data
     share: Any = data
@@ -116,6 +132,12 @@ def dealt(data: Any) -> Any:
     if share is not data:
         share.places = at, size
     return share
+
+
+def can_deal(data: Any) -> tuple[bool, bool]:
+    """Whether `dealt` knows how: these are tensors or arrays, or a data set."""
+    pair = isinstance(data, (tuple, list)) and bool(data) and all(map(_is_rows, data))
+    return pair, isinstance(data, Dataset) and hasattr(data, "__len__")
 
 
 def _is_rows(value: Any) -> bool:
@@ -136,6 +158,51 @@ def _beginning(data: Any) -> tuple[int, str]:
     return len(data), once if once == again else ""
 
 
+def dealt_whole(parts: list[Any]) -> Any:
+    """The data set that a loader, given with its parts, deals to all ranks, which must have it alike; else `None`."""
+    of, size = getattr(parts[0], "dataset", None), place()[1]
+    if isinstance(of, DealtSubset):
+        return of.dataset
+    return of if hasattr(of, "__len__") and any(_replicas(part) == size for part in parts) else None
+
+
+def mark_of_set(of: Any) -> tuple[int, str] | None:
+    """How many samples a data set has, and a checksum of its state."""
+    return None if of is None else (len(of), state_of(of))
+
+
+def same_sets(sets: list[tuple[int, str] | None]) -> bool:
+    """Whether these marks of all ranks are surely of one data set, or none has any."""
+    return len(set(sets)) == 1 and all(one is None or one[1] for one in sets)
+
+
+def unlike_sets(of: Any, sets: list[tuple[int, str] | None], *, suspect: bool) -> str | None:
+    """In words, how data sets of these marks differ; nothing where they are the same, `None` where that is not known.
+
+    All ranks call it. Other states may be of one set (a cache, the number of the rank): then some samples are read. Where
+    states are not known, that is done for a set that is `suspect` only, since to read may change it.
+    """
+    sizes, states = zip(*(one for one in sets if one is not None), strict=True)
+    if other := next((r for r, n in enumerate(sizes) if n != sizes[0]), 0):
+        return f"got {sizes[0]} samples on rank 0 and {sizes[other]} on rank {other}"
+    every = gathered(_some_of(of, 4 * FIRST if suspect else FIRST)) if suspect or all(states) else [[]]
+    unlike = [any(a and b and a != b for a, b in zip(every[0], marks, strict=False)) for marks in every]
+    if any(unlike):
+        return f"got other samples, or another order, on rank {unlike.index(True)} than on rank 0"
+    return "" if all(map(any, every)) else None
+
+
+def _some_of(of: Any, count: int) -> list[str]:
+    """Checksums of some samples, entry by entry (inputs, labels, …); left out where they are another time others."""
+    try:
+        places = sorted({len(of) * i // count for i in range(count)})
+        reads = [[tree_leaves(of[i]) for i in places] for _ in range(3)]  # what is rare, may be the same twice
+        marks = [[_checksum(list(entry)) for entry in zip(*read, strict=False)] for read in reads]
+        return [same[0] if len(set(same)) == 1 else "" for same in zip(*marks, strict=True)]
+    except Exception:  # what a data set gives may be anything
+        return []
+
+
 def _checksum(items: list[Any]) -> str:
     content = BytesIO()
     try:
@@ -153,12 +220,18 @@ def whole_state(loader: Any) -> tuple[Any, ...] | None:
     known = type(sampler) in (SequentialSampler, RandomSampler) and bool(getattr(of, "__dict__", None))
     if not known or getattr(sampler, "replacement", False) or len(sampler) != len(of):  # type: ignore[arg-type]
         return None
+    state = state_of(of)
+    return (len(sampler), type(sampler) is RandomSampler, state) if state else None  # type: ignore[arg-type]
+
+
+def state_of(of: Any) -> str:
+    """A checksum of what a data set is made of; nothing where that is not known."""
     state = _State()
     try:
         _StatePickler(state).dump(of)
     except Exception:  # not every data set can be pickled, and not one of any size in time
-        return None
-    return len(sampler), type(sampler) is RandomSampler, state.digest.hexdigest()  # type: ignore[arg-type]
+        return ""
+    return state.digest.hexdigest()
 
 
 class _State:
@@ -189,7 +262,9 @@ class _StatePickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """What is written instead of a value."""
         if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            value = torch.from_numpy(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+            self.to.count(ONE_TENSOR)
+            start = value.flat[: MOST_OF_TENSOR // max(1, value.itemsize)]
+            return str, (f"{value.dtype} {value.shape} {sha256([start.tobytes()])}",)
         if isinstance(value, Tensor):
             self.to.count(ONE_TENSOR)
             return str, (_beginning_of(value),)

@@ -22,12 +22,13 @@ from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.module_tree import class_of
 from layerlaw.probing.aside import dealt_notes, doubt_notes, linear_notes, rank_notes, set_aside, token_notes
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
+from layerlaw.probing.dealt import unequal_notes
 from layerlaw.probing.job_array import merge, probe_shard
 from layerlaw.probing.kept_plans import about_model, again_without_plan, columns_later, origin_of, plan_of
 from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.pictures import three_classes
 from layerlaw.probing.run import Options, Prober
-from layerlaw.probing.shards import check_same_plan, first_batch, same_network, unequal_notes
+from layerlaw.probing.shards import check_same_plan, first_batch, same_network
 from layerlaw.probing.slices import slice_notes
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.state import Split

@@ -29,8 +29,9 @@ MODULES = ", modules "  # in front of a checksum of the network as it is printed
 ANOTHER = "another measurement needs a folder of its own"
 
 STEADY_SHARDS = (
-    "Random augmentation does this: make the data deterministic (no random transform, or one seeded by the place of the "
-    "sample), and measure all shards again in a new folder"
+    "Random augmentation does this, and random_split or shuffle without a seed: make the data deterministic (no random "
+    "transform, or one seeded by the place of the sample; generator=torch.Generator().manual_seed(0) for a split), and "
+    "measure all shards again in a new folder"
 )
 
 

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from layerlaw.capture.batches import Batch, Batches
-from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint, row_sums
+from layerlaw.capture.fingerprint import row_sums
 from layerlaw.capture.hooks import unobserved
-from layerlaw.capture.network import parts_of
 from layerlaw.capture.plan import Plan
-from layerlaw.data.sharding import dealt_to_others, whole_state
 from layerlaw.errors import DataError, InputError, PassError
 from layerlaw.files import sha256
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.targets import Targets
-from layerlaw.progress import warn
-from layerlaw.stats.labels import mixed_order
 from layerlaw.stats.ranks import all_reduce, from_first, gathered, rank, world_size
 from layerlaw.threads import users_device
-from layerlaw.wording import counted, first_other, joined
+from layerlaw.wording import first_other
 
 T = TypeVar("T")
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}|(?<=cuda:)\d+")  # what a printed network has of its own on every rank
 SAME_ARGUMENTS = "Give all of them the same model and arguments: only the data are dealt"
 ENOUGH = 3  # samples, for a dry run
-SURELY = 2  # times as many samples on several ranks as a sampler repeats are there for another reason
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,7 @@ def same_network(
     marks = _marks({name: p for name, p in network.named_parameters() if not _elsewhere(p)}, buffers)
     alike = check_alike({**(asked or {}), **of_model}, beside=marks)  # a call takes a millisecond of the processor
     weights, differ = ([], []) if alike else _different(marks)
-    _check_same_weights(weights)
+    _check_same_weights(weights, network)
     with ExitStack() as stack:
         for name in differ:
             buffer = buffers.get(name)
@@ -162,10 +156,15 @@ def check_same_text(checksum: str) -> None:
         raise InputError(f"text: expected the same text on all {world_size()} ranks, got different ones. {cure}.")
 
 
-def _check_same_weights(differ: list[str]) -> None:
+def _check_same_weights(differ: list[str], network: nn.Module) -> None:
     if differ:
+        kinds = gathered([str(p.dtype).removeprefix("torch.") for n, p in network.named_parameters() if n == differ[0]])
+        other = next((r for r, kind in enumerate(kinds) if kind != kinds[0]), None)
         likely = "seeded otherwise, or loaded from another checkpoint"
         cure = "Load, seed (torch.manual_seed) or broadcast the same weights on all ranks"
+        if other is not None and all(kinds):
+            likely = f"{kinds[0][0]} on rank 0, {kinds[other][0]} on rank {other}"
+            cure = "Convert the model to one dtype on all ranks, e.g. by model.float()"
         parts = "ranks that hold parts of one model pass `ranks`, the group over which the data are dealt"
         raise PassError(
             f"expected the same weights on all {world_size()} ranks, got different ones in {_some(differ)} ({likely}). "
@@ -220,95 +219,6 @@ def _set(buffer: Tensor, content: Tensor) -> None:
 
 def _some(names: list[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
-
-
-def _check_same_inputs(network: nn.Module, fingerprint: Fingerprint, label: str) -> None:
-    """Raise where ranks that make one forward together (tensor parallel) have other samples than each other."""
-    for group in _parallel(network):
-        known = [""] * dist.get_world_size(group)
-        dist.all_gather_object(known, fingerprint.text(), group=group)
-        if len(set(known)) > 1:
-            which = joined([str(r) for r in dist.get_process_group_ranks(group)])
-            why = (
-                f"ranks {which}, which hold parts of one model (tensor parallel) and make one forward of them together"
-            )
-            cure = (
-                "Pass the group over which data are dealt, ranks=mesh['data'].get_group(), to probe and to the sampler"
-            )
-            raise DataError(f"{label}: expected the same samples on {why}, got different ones. {cure}.")
-
-
-def _parallel(network: nn.Module) -> Iterable[Any]:
-    """Groups of ranks over which weights are cut for one forward of all; those of FSDP have a forward each."""
-    if any(base.__name__ == "FSDPModule" for module in network.modules() for base in type(module).__mro__):
-        return ()
-    every: list[Any] = list(network.parameters())
-    cut = [(w.device_mesh, i) for w in every for i, p in enumerate(getattr(w, "placements", ())) if p.is_shard()]
-    groups = [mesh.get_group(i) for mesh, i in cut]
-    return {tuple(dist.get_process_group_ranks(group)): group for group in groups}.values()
-
-
-def check_dealt(network: nn.Module, fingerprint: Fingerprint, data: Batches, label: str) -> None:
-    """Raise where several ranks have the same samples, each of which would count several times; of some it is noted."""
-    _check_same_inputs(network, fingerprint, label)
-    if world_size() == 1 or fingerprint.dealt_by_places():
-        return
-    if not (alike := fingerprint.ranks_alike()):
-        data.on_several, known = fingerprint.on_several_ranks(beside=_order_and_set(fingerprint, data))
-        data.suspect = _suspect(known)
-        return
-    ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
-    times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
-    several = f"got the same {n} on ranks {ranks}" if rank() in alike[0] else f"got the same on ranks {ranks}"
-    deal = "DataLoader(…, sampler=layerlaw.data.UnpaddedSampler(dataset)), or tensors as (x[rank::n], y[rank::n])"
-    cure = f"Deal them: {deal}. Ranks that hold parts of one model pass `ranks`, the group over which data are dealt"
-    raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
-
-
-def _order_and_set(fingerprint: Fingerprint, data: Batches) -> tuple[Any, Any]:
-    """By what ranks may have the same samples, whatever their inputs: marks of the order of labels and of the data set."""
-    labels = fingerprint.streams[0] if fingerprint.streams else None
-    if labels is None:
-        return None, None
-    mine, given = (labels.rows, labels.number), whole_state(data.source)
-    if given is not None and not given[1]:
-        given = (*given, mine)  # some read other samples on every rank without a word of it in their state
-    mixed = mixed_order(torch.cat([one.cpu() for one in fingerprint.labels])[:LOOKED_AT])
-    return mine if mixed else None, given
-
-
-def _suspect(known: Sequence[tuple[Any, Any]]) -> str:
-    """In words, that several ranks seem to have the same samples, whose inputs random augmentation made unlike."""
-    for at, what in enumerate(("{} labels in the same order", "data set, and each of them all of its {} samples")):
-        alike: dict[tuple[Any, ...], list[int]] = {}
-        for r, one in enumerate(known):
-            if (mark := one[at]) is not None:
-                alike.setdefault(mark, []).append(r)
-        for (n, *_), ranks in alike.items():
-            if len(ranks) > 1:
-                times = "twice" if len(ranks) == 2 else f"{len(ranks)} times"
-                have = f"ranks {' and '.join(map(str, ranks))} have the same {what.format(n)}, though other inputs"
-                return f"{have}, as random augmentation makes them: every sample may be counted {times}"
-    return ""
-
-
-def unequal_notes(*all_data: Batches | None) -> list[str]:
-    """A note where samplers deal to other ranks than these, repeat samples or leave some out to be fair to all ranks, or
-    shares overlap; rank 0 warns."""
-    notes = []
-    for data in filter(None, all_data):
-        n = data.on_several
-        found = f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
-        found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
-        if data.unequal and n <= SURELY * max(1, data.repeated):  # what the sampler repeats is on several ranks
-            found = ""
-        if found := ". ".join(filter(None, (data.unequal, found))):
-            found = f"{found}. With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
-        if found := dealt_to_others(parts_of(data.source)) or found:
-            notes.append(f"{data.where}: {found}.")
-            if rank() == 0:
-                warn(f"layerlaw: {notes[-1]}")
-    return notes
 
 
 def first_batch(data: Batches) -> Batch:

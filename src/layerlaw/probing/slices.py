@@ -21,9 +21,9 @@ from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import FeatureError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing.classes import Classes
+from layerlaw.probing.dealt import check_dealt
 from layerlaw.probing.memory import KeptFeatures, beside_the_budget, enough_gib, the_budget
 from layerlaw.probing.pictures import choose_among_ranks
-from layerlaw.probing.shards import check_dealt
 from layerlaw.probing.state import Split, State
 from layerlaw.stats.design import Dealer
 from layerlaw.stats.labels import check_counts

@@ -18,10 +18,11 @@ from layerlaw.capture.replay import Features, Replays
 from layerlaw.errors import FeatureError, LabelError, PassError
 from layerlaw.measures.unread import SiteColumns
 from layerlaw.probing.classes import Classes
+from layerlaw.probing.dealt import check_dealt
 from layerlaw.probing.memory import WHY_NOT, KeptFeatures
 from layerlaw.probing.pictures import PictureSample, Share, choose_among_ranks, places_among
 from layerlaw.probing.shard_words import STEADY_SHARDS
-from layerlaw.probing.shards import Pace, Step, check_dealt
+from layerlaw.probing.shards import Pace, Step
 from layerlaw.probing.targets import Targets
 from layerlaw.probing.waiting import Meanwhile, Waiting, add_second
 from layerlaw.stats.around import Around, Finished

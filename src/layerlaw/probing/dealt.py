@@ -1,0 +1,159 @@
+"""How the data are dealt to several processes: every sample to one of them, of one and the same data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from layerlaw.capture.batches import Batches
+from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint
+from layerlaw.capture.network import Randomness, parts_of
+from layerlaw.data.sharding import (
+    dealt_to_others,
+    dealt_whole,
+    left_over,
+    made_apart,
+    mark_of_set,
+    same_sets,
+    unlike_sets,
+    whole_state,
+)
+from layerlaw.errors import DataError
+from layerlaw.progress import warn
+from layerlaw.stats.labels import mixed_order
+from layerlaw.stats.ranks import rank, world_size
+from layerlaw.threads import users_device
+from layerlaw.wording import counted, joined
+
+SURELY = 2  # times as many samples on several ranks as a sampler repeats are there for another reason
+SEEDED = "Seed random_split or shuffle (generator=torch.Generator().manual_seed(0)) and sort the files of a folder"
+
+
+def _check_same_inputs(network: nn.Module, fingerprint: Fingerprint, label: str) -> None:
+    """Raise where ranks that make one forward together (tensor parallel) have other samples than each other."""
+    for group in _parallel(network):
+        known = [""] * dist.get_world_size(group)
+        dist.all_gather_object(known, fingerprint.text(), group=group)
+        if len(set(known)) > 1:
+            which = joined([str(r) for r in dist.get_process_group_ranks(group)])
+            why = (
+                f"ranks {which}, which hold parts of one model (tensor parallel) and make one forward of them together"
+            )
+            cure = (
+                "Pass the group over which data are dealt, ranks=mesh['data'].get_group(), to probe and to the sampler"
+            )
+            raise DataError(f"{label}: expected the same samples on {why}, got different ones. {cure}.")
+
+
+def _parallel(network: nn.Module) -> Iterable[Any]:
+    """Groups of ranks over which weights are cut for one forward of all; those of FSDP have a forward each."""
+    if any(base.__name__ == "FSDPModule" for module in network.modules() for base in type(module).__mro__):
+        return ()
+    every: list[Any] = list(network.parameters())
+    cut = [(w.device_mesh, i) for w in every for i, p in enumerate(getattr(w, "placements", ())) if p.is_shard()]
+    groups = [mesh.get_group(i) for mesh, i in cut]
+    return {tuple(dist.get_process_group_ranks(group)): group for group in groups}.values()
+
+
+def check_dealt(network: nn.Module, fingerprint: Fingerprint, data: Batches, label: str) -> None:
+    """Raise where several ranks have the same samples, each of which would count several times; of some it is noted."""
+    _check_same_inputs(network, fingerprint, label)
+    data.left_out = left_over(data.loader)
+    if world_size() == 1:
+        return
+    mine = mark_of_set(dealt_whole(parts_of(data.loader)))
+    by_places, known = fingerprint.dealt_by_places(beside=(mine, *data.left_out))
+    sets, data.left_out = [of for of, *_ in known], (sum(left for _, left, _ in known), sum(n for *_, n in known))
+    if by_places and (None in sets or same_sets(sets)):  # equal samples are on several ranks by right
+        return
+    alike = [] if by_places else fingerprint.ranks_alike()
+    if not alike or made_apart.get():
+        beside = (None, None) if by_places else _order_and_set(fingerprint, data)
+        data.on_several, known = fingerprint.on_several_ranks(beside=beside)
+        _check_same_set(data, label, sets, by_places=by_places)
+        _check_own_shares(data, label, bool(alike))
+        data.suspect = _suspect(known)
+        return
+    ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
+    times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
+    several = f"got the same {n} on ranks {ranks}" if rank() in alike[0] else f"got the same on ranks {ranks}"
+    deal = "DataLoader(…, sampler=layerlaw.data.UnpaddedSampler(dataset)), or tensors as (x[rank::n], y[rank::n])"
+    cure = f"Deal them: {deal}. Ranks that hold parts of one model pass `ranks`, the group over which data are dealt"
+    raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
+
+
+def _check_same_set(data: Batches, label: str, sets: list[tuple[int, str] | None], *, by_places: bool) -> None:
+    """Raise where the data set that samplers deal is not the same on all ranks, or is in another order."""
+    if None in sets or same_sets(sets):
+        return
+    with Randomness(data.loader), users_device():
+        got = unlike_sets(dealt_whole(parts_of(data.loader)), sets, suspect=data.on_several > 0)
+    if got:
+        n = f"{counted(data.on_several, 'sample')} would be counted several times, and others never"
+        why = f"{n if data.on_several else 'Some would never be measured'}. The sampler deals places"
+        raise DataError(f"{label}: expected the same data set on all {len(sets)} ranks, {got}. {why}. {SEEDED}.")
+    if by_places and got is not None:
+        data.on_several = 0  # the data have equal samples
+
+
+def _check_own_shares(data: Batches, label: str, alike: bool) -> None:
+    """Raise where `make` returned other data on each rank that are no shares, as samples are on several of them."""
+    if made_apart.get() and (alike or data.on_several):
+        which = (
+            f"{counted(data.on_several, 'sample')} on several ranks" if data.on_several else "another order of the same"
+        )
+        expected = f"expected make to return the same data on all {world_size()} ranks, which the command deals"
+        raise DataError(f"{label}: {expected}. make returned other data on each rank: got {which}. {SEEDED}.")
+
+
+def _order_and_set(fingerprint: Fingerprint, data: Batches) -> tuple[Any, Any]:
+    """By what ranks may have the same samples, whatever their inputs: marks of the order of labels and of the data set."""
+    labels = fingerprint.streams[0] if fingerprint.streams else None
+    if labels is None:
+        return None, None
+    mine, given = (labels.rows, labels.number), whole_state(data.source)
+    if given is not None and not given[1]:
+        given = (*given, mine)  # some read other samples on every rank without a word of it in their state
+    mixed = mixed_order(torch.cat([one.cpu() for one in fingerprint.labels])[:LOOKED_AT])
+    return mine if mixed else None, given
+
+
+def _suspect(known: Sequence[tuple[Any, Any]]) -> str:
+    """In words, that several ranks seem to have the same samples, whose inputs random augmentation made unlike."""
+    for at, what in enumerate(("{} labels in the same order", "data set, and each of them all of its {} samples")):
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for r, one in enumerate(known):
+            if (mark := one[at]) is not None:
+                alike.setdefault(mark, []).append(r)
+        for (n, *_), ranks in alike.items():
+            if len(ranks) > 1:
+                times = "twice" if len(ranks) == 2 else f"{len(ranks)} times"
+                have = f"ranks {' and '.join(map(str, ranks))} have the same {what.format(n)}, though other inputs"
+                return f"{have}, as random augmentation makes them: every sample may be counted {times}"
+    return ""
+
+
+def unequal_notes(*all_data: Batches | None) -> list[str]:
+    """A note where samplers deal to other ranks than these, repeat samples or leave some out to be fair to all ranks, or
+    shares overlap; rank 0 warns."""
+    notes = []
+    for data in filter(None, all_data):
+        n = data.on_several
+        found = f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
+        found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
+        if data.unequal and n <= SURELY * max(1, data.repeated):  # what the sampler repeats is on several ranks
+            found = ""
+        if found := ". ".join(filter(None, (data.unequal, found))):
+            found = f"{found}. With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
+            found += ", where all ranks have the same data set (seed random_split and shuffle)" * (n > 0)
+        left, of = data.left_out
+        dropped = f"drop_last leaves out {left} of {of} samples. Make the loader without it, and all are measured"
+        for words in filter(None, (dealt_to_others(parts_of(data.loader)) or found, dropped if left else "")):
+            notes.append(f"{data.where}: {words}.")
+            if rank() == 0 and (words != dropped or world_size() > 1):
+                warn(f"layerlaw: {notes[-1]}")
+    return notes
