@@ -81,6 +81,8 @@ def check_place(path: Path) -> None:
 def made_folder(path: str | os.PathLike[str]) -> Path:
     """The folder, created with its parents where it is missing."""
     folder = as_path(path, "results")
+    if folder.exists() and not folder.is_dir():
+        raise DataError(f"{folder}: expected a folder, got a file. Name a folder, or one that is to be made.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -235,14 +237,17 @@ def disk_told(path: object, wanted: int | None = None) -> Iterator[None]:
         raise
 
 
-def check_room(folder: str | os.PathLike[str], wanted: int = 1 << 16) -> None:
-    """Whether a folder, or where it is missing the one that it is to be made in, takes so many bytes: it is tried."""
+def check_room(folder: str | os.PathLike[str], wanted: int = 1 << 16, *, of: Path | None = None) -> None:
+    """Whether a folder, or where it is missing the one that it is to be made in, takes so many bytes: it is tried.
+
+    Errors name the file that is to be written there, where that is known (`of`).
+    """
     place = Path(folder).absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
         raise DataError(f"{folder}: expected a folder, got a file ({place}).")
-    with disk_told(folder, wanted), _workplace(place) as own, (own / "tried").open("wb") as file:
+    with disk_told(of or folder, wanted), _workplace(place) as own, (own / "tried").open("wb") as file:
         file.write(bytes(wanted))
         file.flush()
         os.fsync(file.fileno())

@@ -87,7 +87,7 @@ def test_every_command_says_what_to_do_next(called: Callable[..., str]) -> None:
     assert "next: the same commands once more, of all shards (round 2)" in shard(2)
     early = called("merge", "my folder", code=1)
     assert "shards 1, 2 of 2 have not done round 2 of 2" in early
-    assert "run round 2:" in early
+    assert "still to be run:" in early
     assert all(command.format(i) in early for i in (1, 2))
     shutil.copytree("my folder", "copy of it")
     copied = called("merge", "copy of it", code=1)
@@ -118,12 +118,12 @@ def test_every_command_says_what_to_do_next(called: Callable[..., str]) -> None:
             ["--shard", "1/2", "--state", "array", "--memory-gib", "1e-7"],
             "--memory-gib 2e-06 measures it; or use fewer",
         ),
-        (["--shard", "1/2", "--state", "net.py"], "expected a folder that can be made or used"),
+        (["--shard", "1/2", "--state", "net.py"], "net.py: expected a folder, got a file. Name a folder"),
         (
             ["--shard", "1/2", "--state", "array", "--out", "r.json"],
             "--out, --page: expected them with `layerlaw merge`",
         ),
-        (["--shard", "1/2", "--state", "array", "--null"], "--null: expected False in shards"),
+        (["--shard", "1/2", "--state", "array", "--null"], "--null: cannot be used with shards"),
     ],
 )
 def test_bad_shards_are_answered(called: Callable[..., str], arguments: list[str], message: str) -> None:

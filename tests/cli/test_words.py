@@ -2,13 +2,16 @@
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import layerlaw
 
 import layerlaw as ll
+from disk import full_disk
 from layerlaw.cli import main
 from layerlaw.cli.app import HINT, in_options
 
@@ -34,6 +37,20 @@ def fails(size=4):
 def plain():
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 10))
+"""
+WIDE = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 3)).double()
+    x, y = torch.randn(90, 8).double(), torch.arange(90) % 3
+    return net, (x + y[:, None], y)
+
+def loaded():
+    net, (x, y) = make()
+    return net, torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=64)
 """
 SMALL = ("--size", "4", "--per-class", "20", "--no-test")
 
@@ -168,3 +185,32 @@ def test_notes_and_findings_are_printed_in_options_and_kept_in_arguments(
         assert not left.value.code
         assert "(no accuracy, mismatch, NC3, NC4): --scores none." in capsys.readouterr().out
     assert any("scores=None" in note for note in ll.Record.load("r.json").notes)
+
+
+def test_many_forwards_are_told_in_options_where_standard_error_is_no_terminal(tmp_path: Path) -> None:
+    """One line, without the line of code that called."""
+    (tmp_path / "wide.py").write_text(WIDE)
+    done = layerlaw("probe", "wide.py:make", "--memory-gib", "4.5e-5", "--uncertainty", "--json", cwd=tmp_path)
+    (said,) = [line for line in done.stderr.splitlines() if "forwards over" in line]
+    told = r"warning: (\d+) forwards over the data are needed within --memory-gib 4\.5e-05; --memory-gib (\S+) takes (\d+)\."
+    found = re.fullmatch(told, said)
+    assert found
+    assert int(found[1]) > 20 > int(found[3])
+    done = layerlaw("probe", "wide.py:make", "--memory-gib", found[2], "--uncertainty", "--json", cwd=tmp_path)
+    assert "warning" not in done.stderr
+
+
+def test_the_batch_size_of_a_loader_is_told_as_an_option(tmp_path: Path) -> None:
+    (tmp_path / "wide.py").write_text(WIDE)
+    done = layerlaw("probe", "wide.py:loaded", "--batch-size", "20", cwd=tmp_path, code=1)
+    assert done.stderr.strip() == "error: --batch-size: leave it out. The DataLoader given as data has its own (64)."
+
+
+def test_a_file_that_finds_no_room_is_named_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "r.json"
+    monkeypatch.setattr(sys, "argv", ["layerlaw", "merge", str(tmp_path), "--out", str(out)])
+    with full_disk(1000), pytest.raises(SystemExit):
+        main()
+    assert f"error: {out}: expected space on the disk for this file" in capsys.readouterr().err

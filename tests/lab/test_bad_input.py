@@ -289,8 +289,12 @@ def test_slips_of_the_pen_are_answered(wrong: Callable[[], object], words: str) 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="expected a folder that can be made or used"):
-        sweep([BASE], clouds(60), folder=tmp_path / "file", progress=False)
+    for folder, words in (
+        ("file", "expected a folder, got a file"),
+        ("file/inside", "a folder that can be made or used"),
+    ):
+        with pytest.raises(DataError, match=words):
+            sweep([BASE], clouds(60), folder=tmp_path / folder, progress=False)
 
 
 def test_tables_of_pandas_are_taken() -> None:

@@ -44,6 +44,7 @@ def test_a_model_sent_to_the_device_gives_the_numbers_of_the_cpu_and_comes_back(
         assert torch.equal(value, state[name])
 
 
+@pytest.mark.filterwarnings("ignore:.*forwards over the data")
 @pytest.mark.parametrize("uncertainty", [False, True])
 def test_slices_on_the_device_give_the_numbers_of_the_cpu(uncertainty: bool) -> None:
     network, memory = seeded(InPlaceResNet), 3e-4 if uncertainty else 2e-5

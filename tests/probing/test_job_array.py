@@ -225,8 +225,8 @@ def test_a_shard_is_a_number_of_so_many(tmp_path: Path, shard: Any) -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"null": True}, "null: expected False in shards"),
-        ({"parts": True}, "parts: expected False in shards"),
+        ({"null": True}, "null: cannot be used with shards. Leave it out, or measure in one job"),
+        ({"parts": True}, "parts: cannot be used with shards"),
         ({"batchnorm": "whole"}, "expected one job, which sees all samples"),
     ],
 )
@@ -246,7 +246,9 @@ def test_data_of_unknown_length_or_in_another_order_each_time_are_refused(tmp_pa
         probe_shard(network(), [(X, Y)], shard=(1, 2), state=tmp_path, progress=False)
     one_of_three = DistributedSampler(TensorDataset(X, Y), num_replicas=3, rank=0)
     dealt = DataLoader(TensorDataset(X, Y), 40, sampler=one_of_three)
-    words = r"expected all samples in every shard, but the loader's DistributedSampler deals to 3 ranks.*, without one"
+    words = (
+        "expected a loader of all samples, got one with a DistributedSampler, so that this job sees only 1/3 of them"
+    )
     with pytest.raises(DataError, match=f"^data: {words}"):
         probe_shard(network(), dealt, shard=(1, 2), state=tmp_path, progress=False)
     with pytest.raises(DataError, match=f"^test: {words}"):
@@ -446,7 +448,7 @@ def test_commands_name_the_folder_where_it_is_now(tmp_path: Path) -> None:
     (tmp_path / "before").mkdir()
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path / "before", **HOW)
     moved = (tmp_path / "before").rename(tmp_path / "moved")
-    with pytest.raises(DataError, match=r"run round 1") as error:
+    with pytest.raises(DataError, match=r"round 1 of 2 .*: still to be run:") as error:
         merge(moved)
     assert f"  probe_shard(model, data, shard=(2, 2), state='{moved}')" in str(error.value)
     assert str(tmp_path / "before") not in str(error.value)
@@ -489,7 +491,7 @@ def test_merging_too_early_says_what_to_run(tmp_path: Path) -> None:
     probe_shard(network(), (X, Y), shard=(2, 3), state=tmp_path, about=about, **HOW)
     with pytest.raises(DataError) as error:
         merge(tmp_path)
-    first = "shards 1, 3 of 3 have not done round 1 of 2 (class sums): run round 1:"
+    first = "shards 1, 3 of 3 have not done round 1 of 2 (class sums): still to be run:"
     commands = [f"  layerlaw probe net.py:make --shard {i}/3 --state there" for i in (1, 2, 3)]
     assert str(error.value).endswith(
         "\n".join([first, commands[0], commands[2], "Then run all 3 once more, for round 2."])
@@ -498,7 +500,9 @@ def test_merging_too_early_says_what_to_run(tmp_path: Path) -> None:
         probe_shard(network(), (X, Y), shard=(i, 3), state=tmp_path, about=about, **HOW)
     with pytest.raises(DataError) as error:
         merge(tmp_path)
-    assert str(error.value).endswith("\n".join(["run round 2:", *commands]))
+    assert str(error.value).endswith(
+        "\n".join(["have not done round 2 of 2 (scatters around the centers): still to be run:", *commands])
+    )
 
 
 def two_rounds(folder: Path) -> Path:
@@ -575,7 +579,7 @@ def test_a_shard_whose_files_are_gone_needs_its_own_rounds_alone(tmp_path: Path,
         with pytest.raises(DataError, match=rf"shard 2 of 3 has not done round {number} of {rounds} \(") as error:
             merge(tmp_path)
         commands, then = (
-            str(error.value).split(f"run round {number}:\n")[1],
+            str(error.value).split("still to be run:\n")[1],
             f"Then run shard 2 once more, for round {number + 1}.",
         )
         assert commands == f"{command_of(tmp_path, 2)}{'' if last else chr(10) + then}"

@@ -19,7 +19,7 @@ import layerlaw as ll
 from layerlaw import probing
 from layerlaw.capture.plan import statistic_bytes
 from layerlaw.errors import MemoryBudgetError
-from layerlaw.probing.slices import kept_bytes
+from layerlaw.probing.memory import kept_bytes
 from layerlaw.stats.around import Finished
 
 SCRIPT = Path(__file__).parent / "stream_memory.py"
@@ -131,6 +131,7 @@ def assert_same(a: ll.Record, b: ll.Record) -> None:
         assert mine.values == pytest.approx(theirs.values, rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*forwards over the data")
 @pytest.mark.parametrize("case", ["read", "foreign", "again", "parts"])
 def test_groups_of_sites_give_the_record_of_all_at_once(case: str) -> None:
     model, how = network(width=40), {"sites": "layers", "test": TEST}
@@ -152,6 +153,7 @@ def test_groups_of_sites_give_the_record_of_all_at_once(case: str) -> None:
     assert ["same features" in site.aside for site in grouped.sites].count(True) == (case == "again")
 
 
+@pytest.mark.filterwarnings("ignore:.*forwards over the data")
 def test_a_merge_of_shards_holds_the_statistics_of_one_group_of_sites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,9 +221,9 @@ def test_a_batch_of_all_samples_that_hardly_does_not_fit_is_told_with_its_digits
 
 def test_slices_that_hardly_do_not_fit_are_told_with_their_digits() -> None:
     kept = kept_bytes(1, K, len(X))
-    with pytest.raises(MemoryBudgetError, match="beside a slice of them") as told:
+    with pytest.raises(MemoryBudgetError, match="a slice of features needs more on top") as told:
         probe(memory_gib=1.002 * kept / 2**30, uncertainty=False)
-    need, budget = re.search(r"need (\S+) GiB beside .*, the budget is (\S+) GiB", str(told.value)).groups()  # type: ignore[union-attr]
+    need, budget = re.search(r"need (\S+) GiB, and a slice .*; the budget is (\S+) GiB", str(told.value)).groups()  # type: ignore[union-attr]
     assert float(need) < float(budget)
 
 

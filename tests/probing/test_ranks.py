@@ -33,6 +33,7 @@ from layerlaw.probing import shards
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "probe_on_ranks.py"
+pytestmark = pytest.mark.filterwarnings("ignore:.*forwards over the data")
 
 
 def free_port() -> int:

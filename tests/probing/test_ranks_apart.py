@@ -86,7 +86,7 @@ def test_a_layer_that_is_the_same_for_all_samples_has_no_nearest_center(folder: 
 
 def test_samples_on_several_ranks_are_told_with_their_number(folder: Path) -> None:
     words = (
-        "data: 10 samples are on several ranks, with the same inputs and labels: counted several times, unless the data"
+        "data: 10 samples are on several ranks, with the same inputs and labels. These are counted several times (if"
     )
     for rank, one in enumerate(told(folder, "overlapping")):
         assert sum(one["counts"]) == len(INPUTS) + 10
@@ -143,7 +143,8 @@ def test_a_padded_sampler_is_told_loudly(folder: Path) -> None:
     for one in told(folder, "padded, of other orders"):
         assert one["notes"][0].startswith(words)
         assert re.search(
-            r"\. \d+ samples are on several ranks, with the same inputs and labels: counted", one["notes"][0]
+            r"\. \d+ samples are on several ranks, with the same inputs and labels\. These are counted several times",
+            one["notes"][0],
         )
     for one in told(folder, "left out"):
         assert "the loader's DistributedSampler leaves out 1 of 61 samples" in one["notes"][0]
@@ -267,7 +268,7 @@ def test_tensor_parallel_ranks_with_other_samples_are_told_the_group_of_their_da
     for one in told(folder, f"tensor parallel, {way}"):
         assert one["error"] == "DataError"
         assert expected in one["words"]
-        assert "ranks=mesh['data'].get_group(), to probe and to the sampler." in one["words"]
+        assert "say mesh['data'].get_group(), as `ranks` to probe and sampler." in one["words"]
 
 
 @pytest.mark.parametrize("name", UNEVEN)
@@ -326,6 +327,10 @@ def test_the_next_epoch_of_a_loader_of_accelerate_is_what_it_would_be(folder: Pa
         assert one["open loaders"] == 0
         assert one["order"] == "shuffled by the loader"
         assert one["notes"][0].startswith("data: the loader's BatchSamplerShard repeats 19 of 61 samples")
+        assert (
+            "With DataLoaderConfiguration(even_batches=False) of accelerate every sample is dealt once"
+            in one["notes"][0]
+        )
         assert sum(one["counts"]) == 80
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import layerlaw as ll
 from layerlaw.capture.plan import Site
 from layerlaw.errors import MemoryBudgetError, PassError
-from layerlaw.probing.slices import rounds_of
+from layerlaw.probing.slices import FEW, MANY, rounds_of
 
 K = 5
 GENERATOR = torch.Generator().manual_seed(0)
@@ -118,21 +119,88 @@ def test_a_layer_that_tells_no_samples_apart_has_no_nearest_center() -> None:
     assert values["ncc_mismatch"] == pytest.approx(whole["ncc_mismatch"])
 
 
-def test_as_many_forwards_are_run_as_the_progress_said_before() -> None:
-    titles: list[str] = []
+class Titles(list[str]):
+    """Progress that keeps its titles, one for each forward over the data."""
 
-    def progress(items: Any, label: str, total: int | None) -> Iterator[Any]:
-        titles.append(label)
+    def __call__(self, items: Any, label: str, total: int | None) -> Iterator[Any]:
+        self.append(label)
         yield from items
 
-    model = network()
-    record = probe(model, memory_gib=TINY / 2, progress=progress)
+
+def test_as_many_forwards_are_run_as_the_progress_said_before() -> None:
+    titles, model = Titles(), network()
+    record = probe(model, memory_gib=TINY / 2, progress=titles)
     wide = [title for title in titles if "slices" in title]
-    assert wide[0] == f"data, slices, forward 1 of {len(wide)}"
+    assert wide[0] == f"data, slices, forward 1 of {len(wide)} ({len(titles)} in all)"
     assert len(wide) == forwards(record) == 10
     assert "'0', '2'" in next(note for note in record.notes if "slices" in note)
     dry_run = model.samples - 150 * len(titles)
     assert 0 < dry_run < 150
+
+
+TOLD = re.compile(r"([\d,]+) forwards over (.*) are needed within memory_gib=(\S+); memory_gib=(\S+) takes (\d+)\.")
+
+
+@pytest.mark.parametrize(
+    ("how", "memory"),
+    [
+        ({}, TINY / 4),
+        ({"test": TEST}, TINY / 2),
+        ({"uncertainty": True, "test": TEST}, TINY * 4),
+        ({"uncertainty": None}, TINY / 4),
+        ({"linear": True}, TINY / 3),
+        ({"parts": True}, TINY / 3),
+    ],
+)
+def test_many_forwards_are_told_beforehand_with_a_budget_that_takes_fewer(how: dict[str, Any], memory: float) -> None:
+    many, few = Titles(), Titles()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        probe(memory_gib=memory, progress=many, **how)
+    found = [TOLD.fullmatch(str(one.message).removeprefix("layerlaw: ")) for one in told]
+    assert {one.filename for one in told} == {__file__}
+    counts = [int(one[1].replace(",", "")) for one in found if one]
+    assert sum(counts) == len(many)
+    assert min(counts) > MANY
+    if "parts" in how:
+        assert [one[2] for one in found if one] == ["the data", "the data (parts)"]
+        return
+    (one,) = found
+    assert one
+    assert one[2] == ("the data and the test data" if "test" in how else "the data")
+    assert float(one[3]) == pytest.approx(memory, rel=1e-5)
+    assert float(one[4]) > memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        probe(memory_gib=float(one[4]), progress=few, **how)
+    assert int(one[5]) == len(few) <= max(FEW, len(many) // 10)
+
+
+@pytest.mark.parametrize("test", [False, True])
+def test_many_forwards_over_groups_of_sites_are_told_too(test: bool) -> None:
+    """Of targets, which are not measured in slices; and over their test data, when these are come to."""
+    model = nn.Sequential(*(nn.Linear(20, 20) for _ in range(12)), nn.Linear(20, 2)).double()
+    data = torch.randn(150, 20, generator=GENERATOR).double(), torch.randn(150, 2, generator=GENERATOR).double()
+    titles = Titles()
+    with pytest.warns(UserWarning, match="forwards over the (test )?data are needed") as told:
+        probe(model, data, memory_gib=4e-6, progress=titles, **({"test": data} if test else {}))
+    found = [TOLD.search(str(one.message)) for one in told]
+    assert [one[2] for one in found if one] == ["the data", "the test data"][: 1 + test]
+    assert sum(int(one[1]) for one in found if one) == len(titles)
+
+
+def test_the_total_over_data_and_test_data_is_in_the_progress() -> None:
+    titles = Titles()
+    probe(memory_gib=6e-5, test=TEST, progress=titles)  # few: no warning
+    wide = [title for title in titles if "slices" in title]
+    assert len(titles) <= MANY
+    assert all(title.endswith(f" ({len(titles)} in all)") for title in wide)
+
+
+def test_few_forwards_are_no_warning_and_progress_of_one_data_set_alone_says_no_total() -> None:
+    titles = Titles()
+    probe(memory_gib=TINY, sites=["0"], progress=titles)
+    assert titles == [f"data, slices, forward {i} of {len(titles)}" for i in range(1, len(titles) + 1)]
 
 
 def test_test_data_take_a_forward_over_the_training_data_in_each_round() -> None:
@@ -160,6 +228,7 @@ def test_a_stream_and_a_shuffling_loader() -> None:
         assert other.values["separation"] == pytest.approx(one.values["separation"], rel=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:.*forwards over the data")
 def test_a_stream_too_long_for_the_budget_is_told() -> None:
     with pytest.raises(MemoryBudgetError, match=r"site '2' has 512 features: with 5 classes and 64 samples"):
         probe(data=DataLoader(Endless(), batch_size=32), memory_gib=4e-6)

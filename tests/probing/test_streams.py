@@ -57,6 +57,7 @@ DRAWN = (
 )  # where labels are not known beforehand, a streamed floor uses drawn labels
 
 
+@pytest.mark.filterwarnings("ignore:.*forwards over the data")
 @pytest.mark.parametrize("kind", ["fnn", "resnet"])
 def test_streamed_equals_kept_equals_grouped(kind: str) -> None:
     network, x = (net(), X) if kind == "fnn" else (seeded(InPlaceResNet).double(), clouds(120, 3, 8, 8)[0].double())

@@ -1,4 +1,4 @@
-"""What a network is called with: by which names, where a batch is a dictionary, and with images of which size."""
+"""What a network is called with: by which names, where a batch is a dictionary, images of which size, how many at once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import inspect
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from layerlaw.errors import DataError
+from layerlaw.errors import DataError, MemoryBudgetError
+from layerlaw.threads import users_device
+
+if TYPE_CHECKING:
+    from layerlaw.capture.batches import Batch
 
 SIDES = (8, 16, 24, 28, 32, 48, 64, 96, 112, 128, 160, 192, 224, 240, 256, 288, 299, 320, 384)  # of images in use
 
@@ -103,3 +107,32 @@ def other_size(network: nn.Module, images: object) -> str:
         if (other, other) != (height, width) and passes(network, F.interpolate(few, (other, other)).to(images.dtype)):
             return f"It takes images of {other} × {other} pixels, not of {height} × {width}: resize them."
     return ""
+
+
+def out_of_memory(network: nn.Module, batch: Batch, where: str) -> MemoryBudgetError:
+    """That a forward did not fit the device, and how many samples at a time would."""
+    n, fit = len(batch.labels), samples_that_fit(network, batch)
+    cure = (
+        f"about {fit} would fit. Pass batch_size={fit}, or a loader of such batches" if fit else "choose another device"
+    )
+    return MemoryBudgetError(f"{where}: {n} samples at once ran out of memory on {batch.labels.device}: {cure}.")
+
+
+@torch.no_grad()
+def samples_that_fit(network: nn.Module, batch: Batch) -> int:
+    """About how many samples a forward has room for, fewer than the batch has, by what two of them take; 0: not even one."""
+    n, device = len(batch.labels), batch.labels.device
+    if device.type != "cuda" or n < 3:
+        return n // 2
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    try:
+        few = batch.first(2)
+        with users_device():
+            network(*few.args, **few.kwargs)
+    except torch.OutOfMemoryError:
+        return 0
+    each = max(1, torch.cuda.max_memory_allocated(device) - before) / 2
+    torch.cuda.empty_cache()
+    return max(1, min(n // 2, int(0.8 * torch.cuda.mem_get_info(device)[0] / each)))

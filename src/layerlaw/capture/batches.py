@@ -168,11 +168,10 @@ class Batches:
         elif isinstance(data, Dataset):
             data = DataLoader(data, batch_size=size)
         elif batch_size is not None:
-            raise DataError(f"{where}: batch_size is for tensors and datasets; this {type(data).__name__} has its own.")
+            own = f"{type(data).__name__} given as {where} has its own ({getattr(data, 'batch_size', 'as they come')})"
+            raise DataError(f"batch_size: leave it out. The {own}.")
         if isinstance(data, DataLoader):
-            self.samples = _length(data.sampler)
-            self.order = order_of(data)
-            places = places_of(data)
+            self.samples, self.order, places = _length(data.sampler), order_of(data), places_of(data)
         self.places = places if self.order == "as given" else None
         if not hasattr(data, "__iter__"):
             expected = "a DataLoader, a pair (inputs, labels) or a re-iterable of (x, y)"

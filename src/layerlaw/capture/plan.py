@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -253,3 +254,12 @@ def _masked(tensor: Tensor, mask: Tensor, reduce: Reduce) -> Tensor:
     if reduce == "max":
         return wide.masked_fill(~real, -torch.inf).amax(1)
     return wide.masked_fill(~real, 0.0).sum(1) / real.sum(1)
+
+
+def sites_in_words(group: Sequence[Site], sites: Sequence[Site]) -> str:
+    """Which of all sites these are: 'sites 1–3 of 6'."""
+    at = [sites.index(site) + 1 for site in group]
+    if len(at) == 1:
+        return f"site {at[0]} of {len(sites)}"
+    run = at == list(range(at[0], at[-1] + 1))
+    return f"sites {at[0]}–{at[-1]} of {len(sites)}" if run else f"{len(at)} of {len(sites)} sites"

@@ -62,7 +62,7 @@ class ResultOptions:
             raise DataError(f"{self.out}: expected one file for the record (--out) and another for the page (--page).")
         for path in filter(None, (self.out, self.page)):
             check_place(path)
-            check_room(path.parent)
+            check_room(path.parent, of=path)
 
     def show(self, record: Record, *facts: str, **more: Any) -> None:
         """Write record and page where they were requested, print the record below the facts; `more` is for scripts."""

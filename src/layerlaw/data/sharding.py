@@ -69,7 +69,7 @@ def dealt_to_others(parts: Iterable[Any]) -> str:
     first = "Call torch.distributed.init_process_group first, and make the sampler after it"
     cure, started = ("" if is_ready() else first), os.environ.get("WORLD_SIZE", "1")
     for part in parts:
-        replicas = _replicas(part)
+        replicas = replicas_of(part)
         if replicas is not None and replicas != size:
             missing = "some samples are not measured" if replicas > size else "some samples count several times"
             measures = f"{size} measure" if size > 1 else "one process measures alone"
@@ -81,7 +81,7 @@ def dealt_to_others(parts: Iterable[Any]) -> str:
     return ""
 
 
-def _replicas(part: Any) -> int | None:
+def replicas_of(part: Any) -> int | None:
     """To how many ranks a sampler deals, if it is one that does."""
     replicas = part.num_replicas if isinstance(part, DistributedSampler) else None
     return part.places[1] if isinstance(part, UnpaddedSampler) else replicas
@@ -163,7 +163,7 @@ def dealt_whole(parts: list[Any]) -> Any:
     of, size = getattr(parts[0], "dataset", None), place()[1]
     if isinstance(of, DealtSubset):
         return of.dataset
-    return of if hasattr(of, "__len__") and any(_replicas(part) == size for part in parts) else None
+    return of if hasattr(of, "__len__") and any(replicas_of(part) == size for part in parts) else None
 
 
 def mark_of_set(of: Any) -> tuple[int, str] | None:

@@ -129,9 +129,8 @@ def linear_separation(centers: Centers, within: Tensor) -> Tensor:
     total = within + A @ A.mT
     variance = total.diagonal(dim1=-2, dim2=-1)
     eps = max(torch.finfo(centers.dtype).eps, 1e-15)
-    noise = eps**2 * (
-        1 + centers.original_mean.square() / variance.clamp_min(TINY)
-    )  # of the rounding, per variance (…, d)
+    # Of the rounding, per variance (…, d).
+    noise = eps**2 * (1 + centers.original_mean.square() / variance.clamp_min(TINY))
     live = (variance > TINY) & (noise < 0.1)
     unit = torch.where(live, variance.clamp_min(TINY).rsqrt(), 0.0).unsqueeze(-1)  # (…, d, 1)
     sizes, axes = torch.linalg.eigh(unit * total * unit.mT)
@@ -167,8 +166,7 @@ def jackknife(value: float, left_out: LeftOut) -> Jackknife | None:
 
 def jackknifed(value: float, without: Tensor) -> Jackknife | None:
     """The same from D without each group (g,)."""
-    found = [float(part) for part in jackknives(torch.tensor(value, dtype=torch.float64), without)]
-    corrected, error, bias = found
+    corrected, error, bias = map(float, jackknives(torch.tensor(value, dtype=torch.float64), without))
     return None if math.isnan(error) else Jackknife(None if math.isnan(corrected) else corrected, error, bias)
 
 

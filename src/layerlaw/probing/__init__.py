@@ -20,7 +20,7 @@ from layerlaw.capture.scores import ScoreChoice
 from layerlaw.capture.site_rules import SiteChoice, find_sites
 from layerlaw.errors import FeatureError, InputError, check_choice, renamed
 from layerlaw.module_tree import class_of
-from layerlaw.probing.aside import dealt_notes, doubt_notes, linear_notes, rank_notes, set_aside, token_notes
+from layerlaw.probing.aside import doubt_notes, linear_notes, rank_notes, set_aside, split_notes, token_notes, with_nan
 from layerlaw.probing.classes import ClassChoice, Classes, foreign_scores
 from layerlaw.probing.dealt import unequal_notes
 from layerlaw.probing.job_array import merge, probe_shard
@@ -29,7 +29,6 @@ from layerlaw.probing.memory import GROUPS
 from layerlaw.probing.pictures import three_classes
 from layerlaw.probing.run import Options, Prober
 from layerlaw.probing.shards import check_same_plan, first_batch, same_network
-from layerlaw.probing.slices import slice_notes
 from layerlaw.probing.sources import source_of
 from layerlaw.probing.state import Split
 from layerlaw.probing.targets import Targets, classes_or_targets, told_outputs
@@ -117,7 +116,7 @@ def probe(
     parts       also measure after the linear map, the normalization and the nonlinearity of every layer, and tell how much
                 each changes ln D (`record.parts`, no points of the law); takes passes over the data of its own
     memory_gib  what statistics and kept features may take; sites are measured in groups that fit, and one that is too wide
-                alone in slices of its features, by two forwards each (the progress and a note say how many)
+                alone in slices of its features, by two forwards each (progress and a note say how many; of many, a warning)
     seed        of what is drawn at random: permuted labels, the untrained network, the order of data sorted by class
     ranks       under torchrun, the process group over which the data are dealt; default: all ranks
     busy        where another thread is measuring the model: "wait" until it is free, or "raise"
@@ -244,7 +243,7 @@ def recorded(
         plane_labels=plane_labels,
         collapse_view=three_classes(run, train, weight),
         words=words,
-        notes=[*_unused(data), *_notes(run, train, weight), *slice_notes(train, test, null), *dealt_notes(train, test)],
+        notes=[*_unused(data), *_notes(run, train, weight), *split_notes(train, test, null)],
         settings={
             "sites": run.plan.rule,
             "sites_why": run.plan.why,
@@ -354,7 +353,7 @@ def _parts(run: Prober, data: Batches) -> tuple[list[PartRow], list[str]]:
     try:
         split = run.measure(data, "parts", extras=True, forgive=True)
     except FeatureError:
-        left_out = {site.name: "NaN or infinity in its features" for site in run.not_finite(data)}
+        left_out = {site.name: "NaN or infinity in its features" for site in with_nan(run, data)}
         sound = tuple(site for site in run.plan.sites if site.name not in left_out)
         if not left_out or not sound:
             raise

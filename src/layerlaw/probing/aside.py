@@ -7,12 +7,13 @@ from functools import cache
 
 from torch import Tensor, nn
 
+from layerlaw.capture.batches import Batches
 from layerlaw.capture.modules import modules_of
 from layerlaw.capture.plan import Site
 from layerlaw.module_tree import parameters_in, walk
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.memory import too_few
-from layerlaw.probing.run import Prober
+from layerlaw.probing.run import Prober, run_batch
 from layerlaw.probing.state import Split
 from layerlaw.record import SiteRow
 from layerlaw.stats.ranks import world_size
@@ -65,6 +66,20 @@ def set_aside(run: Prober, train: Split, rows: list[SiteRow]) -> None:
 def _rank(train: Split, site: Site, row: SiteRow) -> float | None:
     """Dimensions of its class means; the numbers of a row may not be computed yet, and need not be for this one."""
     return train.around[site].rank if site in train.around else row.values.get("rank")
+
+
+def with_nan(run: Prober, data: Batches) -> list[Site]:
+    """The sites at which some feature is NaN or infinite, by one pass over the data."""
+    bad: dict[Site, None] = {}
+
+    def consume(site: Site, features: Tensor) -> None:
+        if not bool(features.isfinite().all()):
+            bad[site] = None
+
+    with run.capturing(run.plan.sites, consume) as capture:
+        for step in run.steps(data, "looking for NaN", None):
+            run_batch(capture, step)
+    return list(bad)
 
 
 def doubt_notes(run: Prober, train: Split) -> list[str]:
@@ -141,9 +156,10 @@ def linear_notes(run: Prober, train: Split) -> list[str]:
     return [f"No least D of a linear map at {listed(names)}: {why}." for why, names in reasons.items()]
 
 
-def dealt_notes(*splits: Split | None) -> list[str]:
-    """Notes where numbers depend on how many ranks there are."""
-    ranks, found, notes = world_size(), [split for split in splits if split is not None], []
+def split_notes(*splits: Split | None) -> list[str]:
+    """Which sites were measured in slices, by how many forwards; and where numbers depend on how many ranks there are."""
+    ranks, found = world_size(), [split for split in splits if split is not None]
+    notes = [split.slices_why for split in found if split.slices_why]
     if ranks > 1 and any(split.own_batches for split in found):
         why = f"BatchNorm used the statistics of the batches of each of {ranks} ranks"
         notes.append(f"{why}: numbers are those of one process only if it has the same batches.")

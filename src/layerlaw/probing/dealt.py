@@ -29,6 +29,7 @@ from layerlaw.stats.ranks import rank, world_size
 from layerlaw.threads import users_device
 from layerlaw.wording import counted, joined
 
+AGAIN = "These are counted several times (if your data contain exact copies of samples, this is no error)"
 SURELY = 2  # times as many samples on several ranks as a sampler repeats are there for another reason
 SEEDED = "Seed random_split or shuffle (generator=torch.Generator().manual_seed(0)) and sort the files of a folder"
 
@@ -40,12 +41,8 @@ def _check_same_inputs(network: nn.Module, fingerprint: Fingerprint, label: str)
         dist.all_gather_object(known, fingerprint.text(), group=group)
         if len(set(known)) > 1:
             which = joined([str(r) for r in dist.get_process_group_ranks(group)])
-            why = (
-                f"ranks {which}, which hold parts of one model (tensor parallel) and make one forward of them together"
-            )
-            cure = (
-                "Pass the group over which data are dealt, ranks=mesh['data'].get_group(), to probe and to the sampler"
-            )
+            why = f"ranks {which}, which hold parts of one model (tensor parallel) and make one forward together"
+            cure = "Pass the group over which data are dealt, say mesh['data'].get_group(), as `ranks` to probe and sampler"
             raise DataError(f"{label}: expected the same samples on {why}, got different ones. {cure}.")
 
 
@@ -144,11 +141,13 @@ def unequal_notes(*all_data: Batches | None) -> list[str]:
     for data in filter(None, all_data):
         n = data.on_several
         found = f"{counted(n, 'sample')} {'is' if n == 1 else 'are'} on several ranks, with the same inputs and labels"
-        found = f"{found}: counted several times, unless the data have equal samples" if n else data.suspect
+        found = f"{found}. {AGAIN}" if n else data.suspect
         if data.unequal and n <= SURELY * max(1, data.repeated):  # what the sampler repeats is on several ranks
             found = ""
         if found := ". ".join(filter(None, (data.unequal, found))):
-            found = f"{found}. With layerlaw.data.UnpaddedSampler(dataset) every sample is dealt once"
+            ours, theirs = "layerlaw.data.UnpaddedSampler(dataset)", "DataLoaderConfiguration(even_batches=False)"
+            cure = f"{theirs} of accelerate" if "BatchSamplerShard" in data.unequal else ours
+            found = f"{found}. With {cure} every sample is dealt once"
             found += ", where all ranks have the same data set (seed random_split and shuffle)" * (n > 0)
         left, of = data.left_out
         dropped = f"drop_last leaves out {left} of {of} samples. Make the loader without it, and all are measured"

@@ -75,7 +75,7 @@ def probe_shard(
     record. A shard that is done already is not measured again. `null` and `parts` are for one job.
     """
     if name := next((name for name in ("null", "parts") if how.get(name)), ""):
-        raise InputError(f"{name}: expected False in shards, got True. Measure it in one job, with layerlaw.probe.")
+        raise InputError(f"{name}: cannot be used with shards. Leave it out, or measure in one job, without shards.")
     if how.get("batchnorm") == "whole":
         raise InputError("batchnorm='whole': expected one job, which sees all samples, got a shard. Use 'running'.")
     if world_size() > 1:

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from layerlaw.capture.batches import Batch, Batches
+from layerlaw.capture.batches import Batches
 from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import InputError, MemoryBudgetError
 from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.ranks import all_reduce, world_size
 from layerlaw.stats.regression import FirstRegression, SecondRegression
-from layerlaw.threads import users_device
 
 GROUPS = 10  # of the delete-group jackknife
 PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapsed features single ones differ threefold
@@ -25,6 +24,8 @@ PERMUTATIONS = 5  # of the labels: their median is the chance level; on collapse
 BLOCK_BYTES = {"cpu": (4 * 2**20, 4 * 2**20), "cuda": (2**27, 2**30)}
 # Bytes of a site in a batch from which on features are not kept side by side: on a CPU large ones gain nothing by it.
 LARGE = {"cpu": 2**21}
+MOST_ROUNDS = 1000  # of slices, of two forwards each
+FEATURE_BYTES = 9  # in slices, per class and view: sums in float64, and an eighth for copies of parts
 MOST_LINEAR = 2048  # features: beyond, the eigenvalues of a scatter matrix take longer than most probes
 WHY_NOT = "the features do not fit the memory budget; request them with uncertainty=True"  # of data of unknown length
 
@@ -99,6 +100,11 @@ class Extras:
         left = memory - plain * views_of(jackknife, permuted)
         return cls(jackknife, permuted, left if features <= left else 0, why_not)
 
+    @property
+    def views(self) -> tuple[int, int]:
+        """How many groups of the jackknife there are, and how many permutations of the labels."""
+        return GROUPS * self.jackknife, PERMUTATIONS * self.permuted
+
     def room(self, sites: Sequence[Site], classes: int, memory: int) -> int:
         """What the statistics of a group of sites leave of the memory budget."""
         views = views_of(self.jackknife, self.permuted)
@@ -172,6 +178,31 @@ def too_few(samples: int) -> str:
 def scatter_bytes(sites: Sequence[Site], chosen: Container[str]) -> int:
     """Memory of the within-class scatters of the chosen sites."""
     return sum(4 * site.features * (site.features + 1) for site in sites if site.name in chosen)
+
+
+def kept_bytes(views: int, classes: int, samples: int) -> int:
+    """What a site keeps from slice to slice: K² and K·n numbers of every view."""
+    return 8 * views * classes * (2 * classes + samples)
+
+
+def too_small(
+    sites: Sequence[Site], classes: int, views: int, samples: int | None, memory: int, *, known: bool = True
+) -> MemoryBudgetError:
+    """That sites do not fit even in slices, and what would; `known`: whether there are no more than so many samples."""
+    site = max(sites, key=lambda site: site.features)  # while this one is sliced, narrower ones may be too
+    kept = 0 if samples is None else kept_bytes(views, classes, samples)
+    enough = kept + FEATURE_BYTES * views * classes * -(-site.features // 10)
+    what = f"with {classes} classes" + (f" and {samples} samples{' or more' * (not known)}" if samples else "")
+    need, budget = beside_the_budget(kept, memory)
+    takes = f"its statistics need {need} GiB, and a slice of features needs more on top; {budget}"
+    if samples is None:
+        takes = f"its statistics do not fit, not even in {MOST_ROUNDS:,} rounds of slices, {the_budget(memory)}"
+    whole, how = statistic_bytes(classes, site.features) * views, "in about ten slices of its features"
+    if samples is None or not known or whole <= enough:  # of unknown samples no number of slices is sure to do
+        enough, how = whole, "whole"
+    cure = f"memory_gib={enough_gib(enough, memory)} measures it {how}; or use reduce='mean', fewer classes (classes=[…]), "
+    why = f"site '{site.name}' has {site.features} features: {what} {takes}"
+    return MemoryBudgetError(f"{why}. {cure}fewer samples, other sites.")
 
 
 class KeptFeatures:
@@ -361,32 +392,3 @@ def views_of(jackknife: bool, permuted: bool) -> int:
 def in_gib(size: float, digits: int = 2) -> str:
     """A number of bytes in words."""
     return f"{size / 2**30:.{digits}g}"
-
-
-def out_of_memory(network: nn.Module, batch: Batch, where: str) -> MemoryBudgetError:
-    """That a forward did not fit the device, and how many samples at a time would."""
-    n, fit = len(batch.labels), samples_that_fit(network, batch)
-    cure = (
-        f"about {fit} would fit. Pass batch_size={fit}, or a loader of such batches" if fit else "choose another device"
-    )
-    return MemoryBudgetError(f"{where}: {n} samples at once ran out of memory on {batch.labels.device}: {cure}.")
-
-
-@torch.no_grad()
-def samples_that_fit(network: nn.Module, batch: Batch) -> int:
-    """About how many samples a forward has room for, fewer than the batch has, by what two of them take; 0: not even one."""
-    n, device = len(batch.labels), batch.labels.device
-    if device.type != "cuda" or n < 3:
-        return n // 2
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
-    try:
-        few = batch.first(2)
-        with users_device():
-            network(*few.args, **few.kwargs)
-    except torch.OutOfMemoryError:
-        return 0
-    each = max(1, torch.cuda.max_memory_allocated(device) - before) / 2
-    torch.cuda.empty_cache()
-    return max(1, min(n // 2, int(0.8 * torch.cuda.mem_get_info(device)[0] / each)))

@@ -10,31 +10,21 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from layerlaw.capture.arguments import out_of_memory
 from layerlaw.capture.batches import Batches, Pair, check_normalized_alone
 from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.hooks import Capture, Consume, failed
 from layerlaw.capture.network import BatchNormMode, Randomness, has_batchnorm, recalibrating, untrained
-from layerlaw.capture.plan import Plan, Reduce, Site
+from layerlaw.capture.plan import Plan, Reduce, Site, sites_in_words
 from layerlaw.capture.replay import Replays
 from layerlaw.errors import CaptureError, InputError, LayerlawError, MemoryBudgetError, check_choice, check_seed
 from layerlaw.measures.unread import bring_ahead
 from layerlaw.probing.classes import Classes, foreign_scores
 from layerlaw.probing.kept_plans import about_model, went_through
-from layerlaw.probing.memory import (
-    GROUPS,
-    PERMUTATIONS,
-    Budget,
-    Extras,
-    KeptFeatures,
-    linear_sites,
-    one_batch,
-    out_of_memory,
-    scatter_bytes,
-    views_of,
-)
+from layerlaw.probing.memory import Budget, Extras, KeptFeatures, linear_sites, one_batch, scatter_bytes, views_of
 from layerlaw.probing.pictures import Share
 from layerlaw.probing.shards import Pace, Step, borrowed, looked_up
-from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, wide_sites
+from layerlaw.probing.slices import NO_LINEAR, SlicedProbe, tell_forwards, wide_sites
 from layerlaw.probing.state import Split, State, among_ranks, first_pass, second_pass, taken_over
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import Progress
@@ -112,6 +102,7 @@ class Prober:
         `whole`: the statistics of all sites are needed afterwards, whatever memory they take.
         """
         one = GroupedProbe(self, data, label, **how)  # type: ignore[arg-type]
+        one.tell_forwards()
         one.go(let_go=not whole)
         return one.split
 
@@ -121,17 +112,20 @@ class Prober:
         What cannot be measured of the test data is found out before the first pass over the training data.
         """
         train = GroupedProbe(self, data, "data", plane=True, extras=True)
+        # Of targets, what is measured of test data depends on what was found of the others.
+        ahead = isinstance(self.classes, Classes) and self.options.batchnorm != "whole"
+        held_out = GroupedProbe(self, test, "test", before=train, extras=True) if ahead and test is not None else None
+        train.tell_forwards(held_out)
         if test is None:
             train.go()
             return train.split, None
-        # Of targets, what is measured of test data depends on what was found of the others.
-        ahead = isinstance(self.classes, Classes) and self.options.batchnorm != "whole"
-        held_out = GroupedProbe(self, test, "test", before=train, extras=True) if ahead else None
         if held_out is not None and held_out.groups == train.groups:
             train.go(held_out)
             return train.split, held_out.split
         train.go(let_go=False)
-        held_out = held_out or GroupedProbe(self, self.prepared(test), "test", before=train, extras=True)
+        if held_out is None:
+            held_out = GroupedProbe(self, self.prepared(test), "test", before=train, extras=True)
+            held_out.tell_forwards()
         held_out.go(let_go=False)
         return train.split, held_out.split
 
@@ -147,19 +141,6 @@ class Prober:
                         with users_device():
                             fresh(*here.args, **here.kwargs)
         return replace(self, network=fresh).measure(data, "untrained")
-
-    def not_finite(self, data: Batches) -> list[Site]:
-        """The sites at which some feature is NaN or infinite, by one pass over the data."""
-        bad: dict[Site, None] = {}
-
-        def consume(site: Site, features: Tensor) -> None:
-            if not bool(features.isfinite().all()):
-                bad[site] = None
-
-        with self.capturing(self.plan.sites, consume) as capture:
-            for step in self.steps(data, "looking for NaN", None):
-                run_batch(capture, step)
-        return list(bad)
 
     def steps(self, data: Batches, title: str, fingerprint: Fingerprint | None) -> Iterator[Step]:
         """The batches with samples of measured classes; all data are added to the fingerprint."""
@@ -224,6 +205,7 @@ class GroupedProbe:
         forgive: bool = False,
     ) -> None:
         self.prober, self.data, self.label, self.plane = prober, data, label, plane
+        self.before, self.extras = before, extras
         self.reference: Split | None = None if before is None else before.split
         options, classes, sites = prober.options, prober.classes, prober.plan.sites
         wanted = UNCERTAINTY[options.uncertainty if extras else False]
@@ -239,7 +221,7 @@ class GroupedProbe:
             self._shares = gathered(self._in_order())
         self.split: Split = Split(untrusted={} if forgive else None, no_linear_why=why_not)
         self.split.own_batches = options.batchnorm == "batch" and has_batchnorm(prober.network)
-        self.views = GROUPS * fitting.jackknife, PERMUTATIONS * fitting.permuted
+        self.views = fitting.views
         shards = taken_over.get() is not None
         allowed = prober.slices and isinstance(classes, Classes) and not shards
         views = views_of(fitting.jackknife, fitting.permuted)
@@ -275,6 +257,35 @@ class GroupedProbe:
         dealer = self.prober.classes.dealer(*self.views, self.prober.options.seed, self.known)
         return dealer if self._shares is None else among_ranks(dealer, self._shares)
 
+    @property
+    def forwards(self) -> int:
+        """How often the data are gone through: twice for each group of sites, unless all features are kept."""
+        kept = self.fitting.keep > 0 and len(self.groups) == 1 and self.slices is None
+        return (2 - kept) * len(self.groups) + (self.slices.planned if self.slices else 0)
+
+    def within(self, memory_gib: float, before: GroupedProbe | None) -> GroupedProbe:
+        """The same within another memory budget, and around the centers of another one."""
+        prober = replace(self.prober, options=replace(self.prober.options, memory_gib=memory_gib))
+        return GroupedProbe(prober, self.data, self.label, before=before, extras=self.extras)
+
+    def tell_forwards(self, test: GroupedProbe | None = None) -> None:
+        """Say how many forwards these data take, and the test data that are measured with them; where many, warn."""
+        if taken_over.get() is not None:  # a shard, which has one forward in each of its rounds
+            return
+        measured = [self] if test is None else [self, test]
+        for one in measured:
+            if one.slices is not None:
+                one.slices.measured = measured
+
+        def planned(memory_gib: float) -> int:
+            before = self.before.within(memory_gib, None) if self.before and self.slices else self.before
+            first = self.within(memory_gib, before)
+            return first.forwards + (0 if test is None else test.within(memory_gib, first).forwards)
+
+        names = {"data": "the data", "test": "the test data"}
+        over = " and ".join(names.get(one.label, f"the data ({one.label})") for one in measured)
+        tell_forwards(sum(one.forwards for one in measured), over, self.prober.options.memory_gib, planned)
+
     def go(self, test: GroupedProbe | None = None, *, let_go: bool = True) -> None:
         """Measure all of it, and of every group of sites the test data right behind.
 
@@ -302,7 +313,7 @@ class GroupedProbe:
         state = State(*shared, self.linear, room=fitting.room(group, prober.classes.K, self.memory))
         state.at_hand = self._in_order()[0]
         if len(group) < len(sites):
-            state.turn = f", {_places(group, sites)}, group {turn + 1} of {len(self.groups) + bool(self.wide)}"
+            state.turn = f", {sites_in_words(group, sites)}, group {turn + 1} of {len(self.groups) + bool(self.wide)}"
         return state
 
     def _measure_group(self, group: Sequence[Site], turn: int) -> None:
@@ -342,15 +353,6 @@ def let_go(prober: Prober, group: Sequence[Site], split: Split, reference: Split
     with full_precision():
         seen = split.without_decisions() if foreign else split
         split.let_go(group, prober.classes.columns(seen, group, reference=reference), prober.plan.reads)
-
-
-def _places(group: Sequence[Site], sites: Sequence[Site]) -> str:
-    """Which of all sites these are."""
-    at = [sites.index(site) + 1 for site in group]
-    if len(at) == 1:
-        return f"site {at[0]} of {len(sites)}"
-    run = at == list(range(at[0], at[-1] + 1))
-    return f"sites {at[0]}–{at[-1]} of {len(sites)}" if run else f"{len(at)} of {len(sites)} sites"
 
 
 def run_batch(capture: Capture, step: Step, sums: Mapping[Any, Tensor] | None = None) -> Any:

@@ -355,7 +355,7 @@ def finished(path: Path) -> ShardFolder:
         if stage not in unneeded and (missing := folder.missing(stage)):
             which = not_done(missing, folder.shards, number, len(stages))
             after = then_what(folder.shards, number, len(stages), behind(folder, stages, number))
-            run = f"run round {number}:\n{folder.commands(missing)}{after}"
+            run = f"still to be run:\n{folder.commands(missing)}{after}"
             raise DataError(f"{path}: expected all shards to be done, but {which} ({WORK[stage]}): {run}")
     return folder
 

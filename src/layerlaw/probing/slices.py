@@ -9,7 +9,9 @@ Test data need the class means of the training data too: one more forward over t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,23 +24,32 @@ from layerlaw.capture.plan import Site, statistic_bytes
 from layerlaw.errors import FeatureError, LabelError, MemoryBudgetError, PassError
 from layerlaw.probing.classes import Classes
 from layerlaw.probing.dealt import check_dealt
-from layerlaw.probing.memory import KeptFeatures, beside_the_budget, enough_gib, the_budget
+from layerlaw.probing.memory import (
+    FEATURE_BYTES,
+    MOST_ROUNDS,
+    KeptFeatures,
+    beside_the_budget,
+    kept_bytes,
+    too_small,
+)
 from layerlaw.probing.pictures import choose_among_ranks
 from layerlaw.probing.state import Split, State
+from layerlaw.progress import warn
 from layerlaw.stats.design import Dealer
 from layerlaw.stats.labels import check_counts
 from layerlaw.stats.limits import TOO_LARGE, check_range, finite
 from layerlaw.stats.passes import Dealt, check_finite
 from layerlaw.stats.precision import full_precision
-from layerlaw.stats.ranks import adding_nothing, all_reduce, gathered
+from layerlaw.stats.ranks import adding_nothing, all_reduce, gathered, rank
 from layerlaw.stats.slices import Added, Slice, SlicedSite, Views
 from layerlaw.wording import counted
 
 if TYPE_CHECKING:
-    from layerlaw.probing.run import Prober
+    from layerlaw.probing.run import GroupedProbe, Prober
 
-MOST_ROUNDS, LISTED = 1000, 5  # rounds of two forwards each; sites that a note names
-FEATURE_BYTES = 9  # per class and view: sums in float64, and an eighth for copies of parts
+LISTED = 5  # sites that a note names
+MANY, FEW = 20, 16  # forwards: more than the first are told beforehand, with a budget that takes the second or a tenth
+LARGER = (1.1, 1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024)  # times the given one
 NO_LINEAR = "it is measured in slices of its features"
 SINCE = (
     "between two forwards, which measuring in slices does not allow: pass data that do not change, or a memory_gib that "
@@ -82,33 +93,20 @@ def rounds_of(
     return rounds
 
 
-def kept_bytes(views: int, classes: int, samples: int) -> int:
-    """What a site keeps from slice to slice: K² and K·n numbers of every view."""
-    return 8 * views * classes * (2 * classes + samples)
-
-
-def too_small(
-    sites: Sequence[Site], classes: int, views: int, samples: int | None, memory: int, *, known: bool = True
-) -> MemoryBudgetError:
-    """That sites do not fit even in slices, and what would; `known`: whether there are no more than so many samples."""
-    site = max(sites, key=lambda site: site.features)  # while this one is sliced, narrower ones may be too
-    kept = 0 if samples is None else kept_bytes(views, classes, samples)
-    enough = kept + FEATURE_BYTES * views * classes * -(-site.features // 10)
-    what = f"with {classes} classes" + (f" and {samples} samples{' or more' * (not known)}" if samples else "")
-    takes = f"its statistics need {' GiB beside a slice of them, '.join(beside_the_budget(kept, memory))}"
-    if samples is None:
-        takes = f"its statistics do not fit, not even in {MOST_ROUNDS:,} rounds of slices, {the_budget(memory)}"
-    whole, how = statistic_bytes(classes, site.features) * views, "in about ten slices of its features"
-    if samples is None or not known or whole <= enough:  # of unknown samples no number of slices is sure to do
-        enough, how = whole, "whole"
-    cure = f"memory_gib={enough_gib(enough, memory)} measures it {how}; or use reduce='mean', fewer classes (classes=[…]), "
-    why = f"site '{site.name}' has {site.features} features: {what} {takes}"
-    return MemoryBudgetError(f"{why}. {cure}fewer samples, other sites.")
-
-
-def slice_notes(*splits: Split | None) -> list[str]:
-    """Which sites were measured in slices, by how many forwards."""
-    return [split.slices_why for split in splits if split is not None and split.slices_why]
+def tell_forwards(forwards: int, over: str, memory_gib: float, planned: Callable[[float], int]) -> None:
+    """Warn of many forwards before the first one, with a budget that takes far fewer; `planned`: those of another."""
+    if forwards <= MANY:
+        return
+    cure = ""
+    for times in LARGER:
+        step = 10.0 ** (math.floor(math.log10(times * memory_gib)) - 1)
+        larger = float(f"{math.ceil(times * memory_gib / step) * step:.2g}")  # two digits, rounded up
+        with suppress(MemoryBudgetError):  # more may be set aside for matrices d×d
+            if (fewer := planned(larger)) <= max(FEW, forwards // 10):
+                cure = f"; memory_gib={larger:g} takes {fewer}"
+                break
+    if rank() == 0:
+        warn(f"layerlaw: {forwards:,} forwards over {over} are needed within memory_gib={memory_gib:g}{cure}.")
 
 
 def wide_sites(sites: Sequence[Site], classes: int, views: int, memory: int) -> list[Site]:
@@ -165,6 +163,7 @@ class SlicedProbe:
         self.data, self.label, self.split, self.reference = data, label, split, reference
         self.seen: _FirstForward | None = None
         self.forwards = 0
+        self.measured: Sequence[GroupedProbe] = ()  # these data, and test data that are measured with them
         self.dealer, self.memory, self.plane = dealer, memory, plane
         self.views = Views(dealer.groups, int(dealer.permuted), self.reference is not None)
         known = gathered(self.data.samples)  # ranks must cut the same slices
@@ -281,7 +280,8 @@ class SlicedProbe:
 
     def _title(self, what: str) -> str:
         self.forwards += 1
-        return f"{what}, slices, forward {self.forwards} of {max(self.planned, self.forwards)}"
+        here, in_all = max(self.planned, self.forwards), sum(one.forwards for one in self.measured)
+        return f"{what}, slices, forward {self.forwards} of {here}{f' ({in_all} in all)' * (in_all > here)}"
 
     def _forward(self, sites: Sequence[Site], take: _Take) -> None:
         """One forward over the data; every one must see the same samples in the same order."""
@@ -387,7 +387,7 @@ class SlicedProbe:
         split, seen, state = self.split, self.seen, self.state
         assert seen is not None
         split.slice_data = self.data
-        self.planned = self.forwards
+        self.planned, self.measured = self.forwards, ()  # which know of these slices
         split.slices_why = self._said()
         split.counts = [int(count) for count in seen.counts[0]]
         if seen.decisions is not None:

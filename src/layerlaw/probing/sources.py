@@ -1,5 +1,4 @@
-"""What data of any kind are for a network: tensors, or images and texts that are turned into its inputs one by one; and what
-a model says of how its images are to be prepared."""
+"""What data are for a network: tensors, or images and texts turned into its inputs; how a model wants images prepared."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from layerlaw.capture.fingerprint import Fingerprint
 from layerlaw.capture.network import Randomness, parts_of, seeding
 from layerlaw.data.labeled import Labeled, Normalize, scaling_in_words
 from layerlaw.data.prepared import Prepared, hub_data, is_hub_data, labeled_pictures
-from layerlaw.data.sharding import dealt_to_others
+from layerlaw.data.sharding import dealt_to_others, replicas_of
 from layerlaw.errors import DataError, needed
 from layerlaw.probing.classes import names_in
 from layerlaw.probing.shard_words import STEADY_SHARDS
@@ -225,5 +224,7 @@ def check_whole_in_shards(**all_data: Any) -> None:
     """Raise where a sampler has dealt some data to ranks: shards deal the batches of all samples themselves."""
     for name, data in all_data.items():
         if deals := dealt_to_others(parts_of(data)):
-            cure = "Pass a loader of all of them, without one: the shards deal its batches"
-            raise DataError(f"{name}: expected all samples in every shard, but {deals.partition('. ')[0]}. {cure}.")
+            kind, ranks = next((type(part).__name__, n) for part in parts_of(data) if (n := replicas_of(part)))
+            seen = f"so that this job sees only 1/{ranks} of them" if ranks > 1 else f"but {deals.partition('. ')[0]}"
+            expected = f"{name}: expected a loader of all samples, got one with a {kind}, {seen}"
+            raise DataError(f"{expected}. Remove the sampler: the shard chooses the batches.")
