@@ -134,7 +134,7 @@ def sharded() -> nn.Module:
     return found
 
 
-def tensor_parallel() -> tuple[nn.Module, Any]:
+def tensor_parallel(*, local: bool = True) -> tuple[nn.Module, Any]:
     """A network whose layers are cut into halves, and the group of ranks with the same half: each one alone."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -142,7 +142,7 @@ def tensor_parallel() -> tuple[nn.Module, Any]:
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
     found = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, K))
     found.load_state_dict(plain().state_dict())
-    parallelize_module(found, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    parallelize_module(found, mesh["tensor"], {"0": ColwiseParallel(use_local_output=local), "2": RowwiseParallel()})
     return found, mesh["data"].get_group()
 
 
@@ -346,6 +346,15 @@ def main(rank: int, port: str, folder: Path) -> None:
     halves, alone = tensor_parallel()
     attempt("tensor parallel", halves, (INPUTS, LABELS), ranks=alone, sites=PARALLEL_SITES)
     attempt("tensor parallel, every site", halves, (INPUTS, LABELS), ranks=alone)
+    for site in ("0", "1"):
+        attempt(f"tensor parallel, part at {site}", halves, (INPUTS, LABELS), ranks=alone, sites=[site, "4"])
+    attempt(
+        "tensor parallel, gathered",
+        tensor_parallel(local=False)[0],
+        (INPUTS, LABELS),
+        ranks=alone,
+        sites=["0", "1", "4"],
+    )
     attempt("tensor parallel, no group", halves, (INPUTS, LABELS), sites=PARALLEL_SITES)
     equal = INPUTS[rank:60:2], LABELS[rank:60:2]
     attempt("tensor parallel, dealt to all", halves, equal, sites=PARALLEL_SITES)

@@ -262,6 +262,23 @@ def test_tensor_parallel_ranks_measure_by_the_group_of_their_data(folder: Path) 
         assert (one["error"], "Ranks that hold parts of one model pass `ranks`" in one["words"]) == ("DataError", True)
 
 
+@pytest.mark.parametrize("site", ["0", "1"])
+def test_a_part_of_the_features_on_each_of_the_tensor_parallel_ranks_is_an_error(folder: Path, site: str) -> None:
+    """Between a column-wise and a row-wise layer; D of a half would look right."""
+    for one in told(folder, f"tensor parallel, part at {site}"):
+        assert one["error"] == "FeatureError"
+        expected = (
+            f"site '{site}': expected all of its features on each of ranks 0 and 1, which hold parts of one model"
+        )
+        assert one["words"].startswith(expected)
+        assert "pass use_local_output=False to ColwiseParallel" in one["words"]
+
+
+def test_features_that_tensor_parallel_layers_leave_together_are_measured_whole(folder: Path) -> None:
+    expected = ll.probe(plain(), (INPUTS, LABELS), **QUIET, sites=["0", "1", "4"])
+    assert_measured_as(folder, "tensor parallel, gathered", expected)
+
+
 @pytest.mark.parametrize("way", ["dealt to all", "in slices of other samples"])
 def test_tensor_parallel_ranks_with_other_samples_are_told_the_group_of_their_data(folder: Path, way: str) -> None:
     expected = "data: expected the same samples on ranks 0 and 1, which hold parts of one model (tensor parallel)"

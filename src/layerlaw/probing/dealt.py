@@ -1,17 +1,20 @@
-"""How the data are dealt to several processes: every sample to one of them, of one and the same data set."""
+"""How the data are dealt to several processes: every sample to one of them, of one and the same data set, with all of its
+features."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
-from layerlaw.capture.batches import Batches
+from layerlaw.capture.batches import Batch, Batches
 from layerlaw.capture.fingerprint import LOOKED_AT, Fingerprint
-from layerlaw.capture.network import Randomness, parts_of
+from layerlaw.capture.hooks import Capture
+from layerlaw.capture.network import Randomness, parts_of, probing_state
+from layerlaw.capture.plan import Plan, Reduce, Site
 from layerlaw.data.sharding import (
     dealt_to_others,
     dealt_whole,
@@ -22,7 +25,7 @@ from layerlaw.data.sharding import (
     unlike_sets,
     whole_state,
 )
-from layerlaw.errors import DataError
+from layerlaw.errors import DataError, FeatureError
 from layerlaw.progress import warn
 from layerlaw.stats.labels import mixed_order
 from layerlaw.stats.ranks import rank, world_size
@@ -30,6 +33,8 @@ from layerlaw.threads import users_device
 from layerlaw.wording import counted, joined
 
 AGAIN = "These are counted several times (if your data contain exact copies of samples, this is no error)"
+FEW = 8, 64  # samples, and features of a site, by which parts of the features are told from all of them
+ROUNDING = 0.05  # of the length of all these numbers: by more they are not the same
 SURELY = 2  # times as many samples on several ranks as a sampler repeats are there for another reason
 SEEDED = "Seed random_split or shuffle (generator=torch.Generator().manual_seed(0)) and sort the files of a folder"
 
@@ -37,16 +42,57 @@ SEEDED = "Seed random_split or shuffle (generator=torch.Generator().manual_seed(
 def _check_same_inputs(network: nn.Module, fingerprint: Fingerprint, label: str) -> None:
     """Raise where ranks that make one forward together (tensor parallel) have other samples than each other."""
     for group in _parallel(network):
-        known = [""] * dist.get_world_size(group)
-        dist.all_gather_object(known, fingerprint.text(), group=group)
-        if len(set(known)) > 1:
-            which = joined([str(r) for r in dist.get_process_group_ranks(group)])
-            why = f"ranks {which}, which hold parts of one model (tensor parallel) and make one forward together"
+        if len(set(_of_group(group, fingerprint.text()))) > 1:
+            why = f"{_holders(group)} and make one forward together"
             cure = "Pass the group over which data are dealt, say mesh['data'].get_group(), as `ranks` to probe and sampler"
             raise DataError(f"{label}: expected the same samples on {why}, got different ones. {cure}.")
 
 
-def _parallel(network: nn.Module) -> Iterable[Any]:
+def check_whole(network: nn.Module, plan: Plan, batch: Batch, reduce: Reduce) -> None:
+    """Raise where ranks that make one forward together (tensor parallel) have a part of a site's features each.
+
+    These are local tensors behind a column-wise layer; nothing but their numbers tells. Of other samples the data will tell.
+    """
+    if not (groups := _parallel(network)):
+        return
+    found, inputs = dict[str, Tensor](), Fingerprint()
+    inputs.update(batch.labels, *batch.tensors())
+
+    def consume(site: Site, features: Tensor) -> None:
+        found[site.name] = features[: FEW[0], : FEW[1]].double().nan_to_num().cpu().clone()
+
+    sites = dict.fromkeys((*plan.sites, *plan.of_parts().sites))
+    with probing_state(network, "running"), Capture(network, plan, list(sites), reduce=reduce, consume=consume) as once:
+        once.run(batch, where="the dry run")
+    for group in groups:
+        known = _of_group(group, (inputs.text(), found))
+        if any(given != inputs.text() for given, _ in known):
+            continue
+        if cut := [name for name, mine in found.items() if not all(_same(mine, there[name]) for _, there in known)]:
+            expected = f"site '{cut[0]}': expected all of its features on each of {_holders(group)}"
+            got = "got a part of them on each, as between a column-wise and a row-wise layer"
+            cure = "Choose a site behind the row-wise layer, or pass use_local_output=False to ColwiseParallel"
+            raise FeatureError(f"{expected}, {got}. {cure}.")
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether numbers are the same but for rounding."""
+    return a.shape == b.shape and bool((a - b).norm() <= ROUNDING * torch.maximum(a.norm(), b.norm()))
+
+
+def _of_group(group: Any, mine: Any) -> list[Any]:
+    """What all ranks of a process group have, which need not be those that measure together."""
+    known = [None] * dist.get_world_size(group)
+    dist.all_gather_object(known, mine, group=group)
+    return known
+
+
+def _holders(group: Any) -> str:
+    which = joined([str(r) for r in dist.get_process_group_ranks(group)])
+    return f"ranks {which}, which hold parts of one model (tensor parallel)"
+
+
+def _parallel(network: nn.Module) -> Collection[Any]:
     """Groups of ranks over which weights are cut for one forward of all; those of FSDP have a forward each."""
     if any(base.__name__ == "FSDPModule" for module in network.modules() for base in type(module).__mro__):
         return ()
