@@ -40,6 +40,13 @@ def own_shares():
     rank = torch.distributed.get_rank()
     return network, TensorDataset(x[rank::2], y[rank::2])
 
+def own_test_shares():
+    from torch.utils.data import DistributedSampler
+    network, (x, y) = with_data()
+    rank, data = torch.distributed.get_rank(), TensorDataset(x[:119], y[:119])
+    loader = DataLoader(data, batch_size=50, sampler=DistributedSampler(data, shuffle=False))
+    return network, loader, TensorDataset(x[rank::2], y[rank::2])
+
 def joins():
     torch.distributed.init_process_group("gloo")
 
@@ -121,6 +128,15 @@ def test_make_may_return_shares_of_its_own(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     record = Record.load(folder / "own.json")
     assert (sum(record.counts), record.notes) == (120, [])
+
+
+def test_shares_of_test_data_of_its_own_say_nothing_of_the_data(folder: Path) -> None:
+    done = on_two("probe", "model.py:own_test_shares", "--no-uncertainty", "--out", "own.json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    record = Record.load(folder / "own.json")
+    (note,) = record.notes
+    assert "the loader's DistributedSampler repeats 1 of 119 samples" in note
+    assert (sum(record.counts), sum(record.test_counts)) == (120, 120)
 
 
 def test_a_make_that_joins_the_processes_is_told_that_the_command_does(folder: Path) -> None:

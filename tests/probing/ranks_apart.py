@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, Te
 import layerlaw as ll
 from layerlaw.data import UnpaddedSampler
 from layerlaw.data.sharding import dealt
+from layerlaw.probing.paths import sample_paths
 
 K, N = 3, 61
 LABELS = torch.arange(N) % K
@@ -232,6 +233,8 @@ def with_accelerate(rank: int) -> dict[str, Any]:
             warnings.simplefilter("always")
             record = ll.probe(plain(), probed, labels=1, **STREAMED)
         found["with"].append(epoch(probed))
+    short = DataLoader(TensorDataset(INPUTS, LABELS), batch_size=7, drop_last=True)
+    found["drop_last"] = ll.probe(plain(), accelerator.prepare(short), **STREAMED).notes
     found["open loaders"] = len([one for one in accelerator.gradient_state.dataloader_references if one is not None])
     found["warned"] = [str(one.message) for one in caught if "layerlaw" in str(one.message)]
     return found | {"order": record.settings["order"], "notes": record.notes, "counts": record.counts}
@@ -256,6 +259,9 @@ def main(rank: int, port: str, folder: Path) -> None:
             record.save(folder / f"{name} {rank}.json")
         except ll.LayerlawError as error:
             told[name] = {"error": type(error).__name__, "words": str(error), "seconds": time.monotonic() - began}
+
+    def paths(*given: Any, uncertainty: bool, **how: Any) -> Any:
+        return sample_paths(*given, **how)
 
     def loaded(sampler: Callable[..., Any], **how: Any) -> DataLoader:
         return DataLoader(DATASET, batch_size=8, sampler=sampler(DATASET, **how))
@@ -323,6 +329,17 @@ def main(rank: int, port: str, folder: Path) -> None:
     for name, how in (("kept", {}), ("in slices", {"memory_gib": 2.5e-5})):
         attempt(f"dead, {name}", dead(), parted, sites=["2", "4"], test=parted, **how)
 
+    titles: list[str] = []
+
+    def counted(items: Any, label: str, total: int | None) -> Iterator[Any]:
+        titles.append(label)
+        yield from items
+
+    model = dead()
+    nn.init.normal_(model[2].weight)  # all directions have digits: no forwards that only the features can tell
+    attempt("many forwards", model, parted, sites=["0", "4"], test=parted, memory_gib=5e-6, progress=counted)
+    told["many forwards"]["forwards"] = len(titles)
+
     both, first = dist.new_group([0, 1]), dist.new_group([0])
     attempt("a group of all", network(), shares(rank, 2), ranks=both)
     if rank == 0:
@@ -372,6 +389,7 @@ def main(rank: int, port: str, folder: Path) -> None:
     if rank == 0:
         attempt("alone", network(), shares(rank, 2))
         attempt("alone again", network(), shares(rank, 2))
+        attempt("alone, paths", plain(), shares(rank, 2), call=paths)
     dist.barrier()
     attempt("after that", network(), shares(rank, 2))
     os.environ["LAYERLAW_RANK_TIMEOUT"] = "soon"

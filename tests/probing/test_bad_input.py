@@ -112,12 +112,13 @@ def test_features_of_a_class_that_is_not_measured_may_be_anything() -> None:
 def test_features_too_wide_for_the_memory_budget() -> None:
     with pytest.raises(
         MemoryBudgetError,
-        match=r"site 'layers.0' has 12 features: with 3 classes and 60 samples its statistics need 1.5e-06 GiB, and "
+        match=r"site 'layers.0' has 12 features: with 3 classes and 60 samples what is kept from slice to slice "
+        r"needs 1.5e-06 GiB, and "
         "a slice of features needs more on top; the budget is 1e-06 GiB. "
         "memory_gib=1.5e-06 measures it whole; or use reduce='mean', fewer ",
     ):
         probe(memory_gib=1e-6)
-    with pytest.raises(MemoryBudgetError, match=r"its statistics need 1.6e-05 GiB, and a slice"):
+    with pytest.raises(MemoryBudgetError, match=r"what is kept from slice to slice needs 1.6e-05 GiB, and a slice"):
         probe(memory_gib=1e-5, uncertainty="jackknife")  # ten groups need eleven times as much
 
 

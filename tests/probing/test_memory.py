@@ -223,7 +223,7 @@ def test_slices_that_hardly_do_not_fit_are_told_with_their_digits() -> None:
     kept = kept_bytes(1, K, len(X))
     with pytest.raises(MemoryBudgetError, match="a slice of features needs more on top") as told:
         probe(memory_gib=1.002 * kept / 2**30, uncertainty=False)
-    need, budget = re.search(r"need (\S+) GiB, and a slice .*; the budget is (\S+) GiB", str(told.value)).groups()  # type: ignore[union-attr]
+    need, budget = re.search(r"needs (\S+) GiB, and a slice .*; the budget is (\S+) GiB", str(told.value)).groups()  # type: ignore[union-attr]
     assert float(need) < float(budget)
 
 

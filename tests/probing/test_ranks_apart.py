@@ -327,6 +327,21 @@ def test_a_rank_that_measures_alone_is_told_soon_and_all_may_measure_after_that(
         assert one["words"] == "LAYERLAW_RANK_TIMEOUT: expected a number of seconds, got 'soon'."
 
 
+def test_paths_of_samples_on_one_rank_alone_are_told_too(folder: Path) -> None:
+    one = json.loads((folder / "told 0.json").read_text())["alone, paths"]
+    assert (one["error"], one["seconds"] < SOON) == ("RankError", True)
+    assert "expected all 2 ranks to measure together, but rank 1 did not come" in one["words"]
+
+
+def test_the_first_rank_tells_of_many_forwards_and_their_number_is_true(folder: Path) -> None:
+    first, second = told(folder, "many forwards")
+    assert second["warned"] == []
+    (words,) = first["warned"]
+    assert words.startswith(f"layerlaw: {first['forwards']} forwards over the data and the test data are needed within")
+    assert first["forwards"] == second["forwards"] > 20
+    assert re.search(r"; memory_gib=\S+ takes \d+\.$", words)
+
+
 def test_without_a_word_a_lone_rank_waits_less_than_a_minute() -> None:
     from layerlaw.stats.ranks import MEETING
 
@@ -348,6 +363,9 @@ def test_the_next_epoch_of_a_loader_of_accelerate_is_what_it_would_be(folder: Pa
             "With DataLoaderConfiguration(even_batches=False) of accelerate every sample is dealt once"
             in one["notes"][0]
         )
+        (note,) = one["drop_last"]
+        assert note.startswith("data: the loader's BatchSamplerShard leaves out 5 of 61 samples")
+        assert "With a loader without drop_last and DataLoaderConfiguration(even_batches=False) of accelerate" in note
         assert sum(one["counts"]) == 80
 
 

@@ -150,11 +150,11 @@ def probe(
     how |= {"batch_size": batch_size, "device": device, "memory_gib": memory_gib, "parts": parts, "linear": linear}
     how |= {"uncertainty": uncertainty, "progress": rank() == 0, "classes": asked_classes.asked}
 
-    def given_as(pair: Any) -> Any:
+    def given_as(pair: Any, name: str = "data") -> Any:
         whole = asked_classes.given_as(pair)
         share = dealt(whole)
         if given is not None and world_size() > 1 and share is whole and any(can_deal(whole)):
-            made_apart.set(True)
+            made_apart.set(made_apart.get() | {name})
         return share
 
     named: Any = {"data_name": data_name if data_name is not None else chosen.name}
@@ -180,7 +180,7 @@ def probe(
         about = noted(Record(name="", sites=[], classes=[]))
         described: Any = {name: getattr(about, name) for name in ("name", "settings", "provenance")}
         described["command"] = _command_of_shards()
-        pair: Any = {"test": given_as(chosen.test), "shard": part, "state": state, "about": described}
+        pair: Any = {"test": given_as(chosen.test, "test"), "shard": part, "state": state, "about": described}
         with explained_inputs(network, chosen, images.flat):
             done = probe_shard(network, given_as(chosen.data), **pair, **how, **named)
         screen = console(result.as_json)
@@ -191,7 +191,7 @@ def probe(
         conclude(screen, result.as_json, found | {"missing": list(done.missing), "state": str(state)})
         return
     with explained_inputs(network, chosen, images.flat):
-        record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test), **how, **named)
+        record = run_probe(network, given_as(chosen.data), test=given_as(chosen.test, "test"), **how, **named)
     facts = [*chosen.facts, *asked_classes.about(chosen, unknown=outputs_unknown(record))]
     if (told := other_scaling(network, chosen, record, given_as, how | {"flat": images.flat})) is not None:
         facts.append(told)

@@ -94,8 +94,9 @@ def left_over(loader: Any) -> tuple[int, int]:
     return (len(own) % batches.batch_size, len(own)) if hasattr(own, "__len__") else (0, 0)
 
 
-made_apart: ContextVar[bool] = ContextVar("made_apart", default=False)
-"""Whether the user's own code gave a command that deals other data on each rank: shares, which must not overlap."""
+made_apart: ContextVar[frozenset[str]] = ContextVar("made_apart", default=frozenset())
+"""Which of "data" and "test" a user's own code gave to a command that deals, others on each rank: shares, which must not
+overlap."""
 
 
 class DealtTensors(tuple[Tensor, ...]):

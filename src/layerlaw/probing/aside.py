@@ -164,14 +164,14 @@ def split_notes(*splits: Split | None) -> list[str]:
         why = f"BatchNorm used the statistics of the batches of each of {ranks} ranks"
         notes.append(f"{why}: numbers are those of one process only if it has the same batches.")
     if any(split.dealt_alone for split in found):
-        cure = "a memory_gib that holds the features lets them be dealt together"
+        cure = "To deal them together, pass tensors, or a memory_gib that holds the features"
         why = (
             f"each of the {ranks} ranks dealt its own samples, features not being kept and labels not known beforehand"
         )
         differ = (
             "standard errors, and D under permuted labels, differ with the number of ranks as they do with the seed"
         )
-        notes.append(f"Groups of standard errors: {why}; {differ}. Pass tensors, or {cure}.")
+        notes.append(f"Groups of standard errors: {why}; {differ}. {cure}.")
     return notes
 
 

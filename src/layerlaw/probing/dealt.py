@@ -114,7 +114,7 @@ def check_dealt(network: nn.Module, fingerprint: Fingerprint, data: Batches, lab
     if by_places and (None in sets or same_sets(sets)):  # equal samples are on several ranks by right
         return
     alike = [] if by_places else fingerprint.ranks_alike()
-    if not alike or made_apart.get():
+    if not alike or data.where in made_apart.get():
         beside = (None, None) if by_places else _order_and_set(fingerprint, data)
         data.on_several, known = fingerprint.on_several_ranks(beside=beside)
         _check_same_set(data, label, sets, by_places=by_places)
@@ -124,7 +124,7 @@ def check_dealt(network: nn.Module, fingerprint: Fingerprint, data: Batches, lab
     ranks, n = " and ".join(map(str, alike[0])), fingerprint.streams[0].rows if fingerprint.streams else 0
     times = "twice" if len(alike[0]) == 2 else f"{len(alike[0])} times"
     several = f"got the same {n} on ranks {ranks}" if rank() in alike[0] else f"got the same on ranks {ranks}"
-    deal = "DataLoader(…, sampler=layerlaw.data.UnpaddedSampler(dataset)), or tensors as (x[rank::n], y[rank::n])"
+    deal = "DataLoader(dataset, sampler=layerlaw.data.UnpaddedSampler(dataset)), of tensors a TensorDataset(x, y)"
     cure = f"Deal them: {deal}. Ranks that hold parts of one model pass `ranks`, the group over which data are dealt"
     raise DataError(f"{label}: expected every sample on one rank, {several}, where each would count {times}. {cure}.")
 
@@ -145,7 +145,7 @@ def _check_same_set(data: Batches, label: str, sets: list[tuple[int, str] | None
 
 def _check_own_shares(data: Batches, label: str, alike: bool) -> None:
     """Raise where `make` returned other data on each rank that are no shares, as samples are on several of them."""
-    if made_apart.get() and (alike or data.on_several):
+    if data.where in made_apart.get() and (alike or data.on_several):
         which = (
             f"{counted(data.on_several, 'sample')} on several ranks" if data.on_several else "another order of the same"
         )
@@ -192,7 +192,8 @@ def unequal_notes(*all_data: Batches | None) -> list[str]:
             found = ""
         if found := ". ".join(filter(None, (data.unequal, found))):
             ours, theirs = "layerlaw.data.UnpaddedSampler(dataset)", "DataLoaderConfiguration(even_batches=False)"
-            cure = f"{theirs} of accelerate" if "BatchSamplerShard" in data.unequal else ours
+            theirs = f"{'a loader without drop_last and ' * ('leaves out' in data.unequal)}{theirs} of accelerate"
+            cure = theirs if "BatchSamplerShard" in data.unequal else ours
             found = f"{found}. With {cure} every sample is dealt once"
             found += ", where all ranks have the same data set (seed random_split and shuffle)" * (n > 0)
         left, of = data.left_out

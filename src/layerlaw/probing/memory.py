@@ -194,7 +194,7 @@ def too_small(
     enough = kept + FEATURE_BYTES * views * classes * -(-site.features // 10)
     what = f"with {classes} classes" + (f" and {samples} samples{' or more' * (not known)}" if samples else "")
     need, budget = beside_the_budget(kept, memory)
-    takes = f"its statistics need {need} GiB, and a slice of features needs more on top; {budget}"
+    takes = f"what is kept from slice to slice needs {need} GiB, and a slice of features needs more on top; {budget}"
     if samples is None:
         takes = f"its statistics do not fit, not even in {MOST_ROUNDS:,} rounds of slices, {the_budget(memory)}"
     whole, how = statistic_bytes(classes, site.features) * views, "in about ten slices of its features"

@@ -35,6 +35,7 @@ from layerlaw.sheet import ImagePanel, Sheet
 from layerlaw.stats import Frame, project
 from layerlaw.stats.labels import near_chance
 from layerlaw.stats.precision import double
+from layerlaw.stats.ranks import measured_together
 from layerlaw.threads import claimed, on_cpu
 from layerlaw.verdict.sentences import hardly_decides
 from layerlaw.wording import counted, number, percent
@@ -225,6 +226,7 @@ class Paths(Shown):
 
 
 @on_cpu
+@measured_together
 def sample_paths(
     model: nn.Module,
     data: Any,
@@ -263,10 +265,8 @@ def sample_paths(
         told: Any = {"scores_at": scores, "classes_told": told_classes(classes, known)}
         plan = find_sites(network, example.to(home), choice=sites, reduce=reduce, **told)
         chosen = deciding(Classes.of(classes, plan, train.labels, known, first=example.labels))
-        if chosen.undecided or plan.classes is None:
-            raise InputError(
-                f"expected a network that decides among the classes, got none: {chosen.undecided or 'no scores'}."
-            )
+        if why := chosen.undecided or "no scores" * (plan.classes is None):
+            raise InputError(f"expected a network that decides among the classes, got none: {why}.")
         prober = Prober(network, plan, chosen, options, randomness, home)
         found = _Walked(prober, prober.measure(train, "data", whole=True), own=test is None)
         found.go(shown)

@@ -116,12 +116,9 @@ class Prober:
         ahead = isinstance(self.classes, Classes) and self.options.batchnorm != "whole"
         held_out = GroupedProbe(self, test, "test", before=train, extras=True) if ahead and test is not None else None
         train.tell_forwards(held_out)
-        if test is None:
-            train.go()
-            return train.split, None
-        if held_out is not None and held_out.groups == train.groups:
+        if test is None or (held_out is not None and held_out.groups == train.groups):
             train.go(held_out)
-            return train.split, held_out.split
+            return train.split, held_out.split if held_out else None
         train.go(let_go=False)
         if held_out is None:
             held_out = GroupedProbe(self, self.prepared(test), "test", before=train, extras=True)
@@ -132,7 +129,10 @@ class Prober:
     def measure_untrained(self, data: Batches) -> Split:
         """The null: the same network with fresh parameters, BatchNorm recalibrated on the data, measured in the same way."""
         fresh = untrained(self.network, seed=self.options.seed)
-        if self.options.batchnorm == "running":  # otherwise the running statistics are not used
+        one = GroupedProbe(replace(self, network=fresh), data, "untrained")
+        calibrated = self.options.batchnorm == "running" and has_batchnorm(fresh)  # otherwise these are not used
+        one.tell_forwards(besides=int(calibrated))
+        if calibrated:
             self.randomness.rewind()
             with recalibrating(fresh):
                 for batch in self.options.progress(data, "untrained, calibration", data.length):
@@ -140,7 +140,8 @@ class Prober:
                         here = batch.to(self.device).copy()
                         with users_device():
                             fresh(*here.args, **here.kwargs)
-        return replace(self, network=fresh).measure(data, "untrained")
+        one.go()
+        return one.split
 
     def steps(self, data: Batches, title: str, fingerprint: Fingerprint | None) -> Iterator[Step]:
         """The batches with samples of measured classes; all data are added to the fingerprint."""
@@ -221,7 +222,6 @@ class GroupedProbe:
             self._shares = gathered(self._in_order())
         self.split: Split = Split(untrusted={} if forgive else None, no_linear_why=why_not)
         self.split.own_batches = options.batchnorm == "batch" and has_batchnorm(prober.network)
-        self.views = fitting.views
         shards = taken_over.get() is not None
         allowed = prober.slices and isinstance(classes, Classes) and not shards
         views = views_of(fitting.jackknife, fitting.permuted)
@@ -254,7 +254,7 @@ class GroupedProbe:
         return labels.cpu(), Share(len(given), rows if rows is None else rows.cpu(), self.data.places)
 
     def _dealer(self) -> Dealer:
-        dealer = self.prober.classes.dealer(*self.views, self.prober.options.seed, self.known)
+        dealer = self.prober.classes.dealer(*self.fitting.views, self.prober.options.seed, self.known)
         return dealer if self._shares is None else among_ranks(dealer, self._shares)
 
     @property
@@ -268,8 +268,8 @@ class GroupedProbe:
         prober = replace(self.prober, options=replace(self.prober.options, memory_gib=memory_gib))
         return GroupedProbe(prober, self.data, self.label, before=before, extras=self.extras)
 
-    def tell_forwards(self, test: GroupedProbe | None = None) -> None:
-        """Say how many forwards these data take, and the test data that are measured with them; where many, warn."""
+    def tell_forwards(self, test: GroupedProbe | None = None, *, besides: int = 0) -> None:
+        """Say how many forwards these data take, `besides` others, and the test data measured with them; of many, warn."""
         if taken_over.get() is not None:  # a shard, which has one forward in each of its rounds
             return
         measured = [self] if test is None else [self, test]
@@ -280,11 +280,11 @@ class GroupedProbe:
         def planned(memory_gib: float) -> int:
             before = self.before.within(memory_gib, None) if self.before and self.slices else self.before
             first = self.within(memory_gib, before)
-            return first.forwards + (0 if test is None else test.within(memory_gib, first).forwards)
+            return besides + first.forwards + (0 if test is None else test.within(memory_gib, first).forwards)
 
         names = {"data": "the data", "test": "the test data"}
         over = " and ".join(names.get(one.label, f"the data ({one.label})") for one in measured)
-        tell_forwards(sum(one.forwards for one in measured), over, self.prober.options.memory_gib, planned)
+        tell_forwards(besides + sum(one.forwards for one in measured), over, self.prober.options.memory_gib, planned)
 
     def go(self, test: GroupedProbe | None = None, *, let_go: bool = True) -> None:
         """Measure all of it, and of every group of sites the test data right behind.
@@ -308,7 +308,7 @@ class GroupedProbe:
         keep = fitting.keep if len(group) == len(sites) else 0
         kept = KeptFeatures(group, keep, data.samples, data.length)
         sample = prober.classes.sample() if self.plane else None
-        first = prober.classes.first(self.views[0], self.moments)
+        first = prober.classes.first(fitting.views[0], self.moments)
         shared = (group, data, self.label, prober.classes, self._dealer(), first, kept, sample, fitting.why_not)
         state = State(*shared, self.linear, room=fitting.room(group, prober.classes.K, self.memory))
         state.at_hand = self._in_order()[0]

@@ -48,13 +48,10 @@ if TYPE_CHECKING:
     from layerlaw.probing.run import GroupedProbe, Prober
 
 LISTED = 5  # sites that a note names
-MANY, FEW = 20, 16  # forwards: more than the first are told beforehand, with a budget that takes the second or a tenth
+MANY, FEW = 20, 16  # forwards: more are told beforehand, with budgets that take a tenth, and at most so few
 LARGER = (1.1, 1.2, 1.35, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024)  # times the given one
 NO_LINEAR = "it is measured in slices of its features"
-SINCE = (
-    "between two forwards, which measuring in slices does not allow: pass data that do not change, or a memory_gib that "
-    "holds the site whole"
-)
+SINCE = "between two forwards. In slices data must not change: pass such, or a memory_gib that holds the site whole"
 STEADY = "Random augmentation, or dropout left on by hand, does this; make the data deterministic, or raise memory_gib"
 
 
@@ -94,19 +91,22 @@ def rounds_of(
 
 
 def tell_forwards(forwards: int, over: str, memory_gib: float, planned: Callable[[float], int]) -> None:
-    """Warn of many forwards before the first one, with a budget that takes far fewer; `planned`: those of another."""
+    """Warn of many forwards before the first one, with budgets that take far fewer; `planned`: those of another."""
     if forwards <= MANY:
         return
-    cure = ""
+    cures: list[str] = []
     for times in LARGER:
         step = 10.0 ** (math.floor(math.log10(times * memory_gib)) - 1)
         larger = float(f"{math.ceil(times * memory_gib / step) * step:.2g}")  # two digits, rounded up
         with suppress(MemoryBudgetError):  # more may be set aside for matrices d×d
-            if (fewer := planned(larger)) <= max(FEW, forwards // 10):
-                cure = f"; memory_gib={larger:g} takes {fewer}"
+            if (fewer := planned(larger)) <= (FEW if cures else max(FEW, forwards // 10)):
+                cures.append(f"; memory_gib={larger:g} takes {fewer}")
+            if fewer <= FEW:
                 break
     if rank() == 0:
-        warn(f"layerlaw: {forwards:,} forwards over {over} are needed within memory_gib={memory_gib:g}{cure}.")
+        warn(
+            f"layerlaw: {forwards:,} forwards over {over} are needed within memory_gib={memory_gib:g}{''.join(cures)}."
+        )
 
 
 def wide_sites(sites: Sequence[Site], classes: int, views: int, memory: int) -> list[Site]:

@@ -47,6 +47,7 @@ FOLDED = 4  # times K features at once, in a QR
 LEAST = 3e-6  # of the largest scale: below, float64 products with class means have lost the sixth digit of D
 BLOCK = 4096  # samples whose coordinates are worked through at once
 VANISH = "class means differ so much less in some directions than in others that products with them lose the digits"
+FEWER = f"{UNEVEN}, or the class means span fewer than K−1 dimensions (behind a layer of fewer features, say)"
 WHOLE = "measure it with a memory_gib that holds the site whole"
 
 
@@ -57,7 +58,7 @@ class NotTold(CloserLook):
         """Always."""
         if self.centers.dtype == torch.float64:
             return Doubt(VANISH, WHOLE.capitalize(), False)
-        return Doubt(UNEVEN, f"In slices it is not told which are real: measure in float64, or {WHOLE}", False)
+        return Doubt(FEWER, f"In slices it is not told which: measure in float64, or {WHOLE}", False)
 
 
 @dataclass(frozen=True)
