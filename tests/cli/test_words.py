@@ -214,3 +214,17 @@ def test_a_file_that_finds_no_room_is_named_before_the_work(
     with full_disk(1000), pytest.raises(SystemExit):
         main()
     assert f"error: {out}: expected space on the disk for this file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", [("depth", "--quick", "--depths", "3,4", "--out", "d"), ("reproduce", "fig1", "--quick", "--out", "d")]
+)
+def test_the_engine_that_is_asked_for_reaches_the_sweep(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)  # as where it is not installed
+    monkeypatch.setattr(sys, "argv", ["layerlaw", *command, "--engine", "ray"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "error: --engine ray needs the package 'ray': pip install 'layerlaw[ray]'" in capsys.readouterr().err
