@@ -133,10 +133,32 @@ def test_two_processes_give_the_same_bits_as_one(monkeypatch: pytest.MonkeyPatch
 def test_what_goes_wrong_in_a_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
     monkeypatch.setattr(layerlaw.lab.processes, "_PROGRAM", "import sys; sys.exit(3)")
-    with pytest.raises(
-        layerlaw.LayerlawError, match=r"training failed: (a worker process ended with exit code 3|Broken)"
-    ):
+    words = (
+        r"^training failed: a worker process ended with exit code 3 while training 1 × depth 3, widths 16, 10\. Noth"
+    )
+    with pytest.raises(layerlaw.LayerlawError, match=words):
         quiet(BASE.grid(seed=range(2)), members=1, workers=2)
+
+
+def test_a_worker_that_is_killed_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = "import os, signal; os.kill(os.getpid(), signal.{})"
+    monkeypatch.setattr(layerlaw.lab.processes, "_PROGRAM", killed.format("SIGKILL"))
+    recipes, what = BASE.grid(seed=range(2)), "1 × depth 3, widths 16, 10"
+    lack = f"a worker process was killed (SIGKILL), perhaps for lack of memory, while training {what}."
+    less = "Fewer workers need less memory."
+    with pytest.raises(layerlaw.LayerlawError) as error:
+        quiet(recipes, members=1, workers=2)
+    folder = "Nothing of it was saved: with folder=… it would be, and a second call go on from there."
+    assert str(error.value) == f"training failed: {lack} {folder} {less}"
+    with pytest.raises(layerlaw.LayerlawError) as error:
+        quiet(recipes, members=1, workers=2, folder=tmp_path)
+    again = f"What was saved is in {tmp_path}: call sweep again with this folder to go on."
+    assert str(error.value) == f"training failed: {lack} {less} {again}"
+    monkeypatch.setattr(layerlaw.lab.processes, "_PROGRAM", killed.format("SIGSEGV"))
+    with pytest.raises(layerlaw.LayerlawError, match=rf"was killed \(SIGSEGV\) while training {what}\. What was saved"):
+        quiet(recipes, members=1, workers=2, folder=tmp_path)
+    monkeypatch.undo()
+    assert all(run.finished for run in quiet(recipes, members=1, workers=2, folder=tmp_path))
 
 
 def test_a_transferred_network_keeps_the_layers_it_got(tmp_path: Path) -> None:
