@@ -22,9 +22,9 @@ from layerlaw.files import as_path, check_room, made_folder, write_json
 from layerlaw.lab.engines import Engine, check_engine, cluster, run_on_ray, workers_of
 from layerlaw.lab.fleet.engine import GPU_SHARE, fleet_takes, member_bytes
 from layerlaw.lab.fleet.images import members_side_by_side
-from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run
+from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Run
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
-from layerlaw.lab.recipe import Recipe, check_layers
+from layerlaw.lab.recipe import Member, Recipe, check_layers
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Schedule
 from layerlaw.lab.trainer import check_device
