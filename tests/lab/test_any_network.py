@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -284,7 +284,33 @@ def test_a_family_that_the_running_script_defines_is_trained_in_this_process(mon
     monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
     monkeypatch.setattr(sweeping, "run_in_processes", lambda *given: pytest.fail("no other process knows the family"))
     monkeypatch.setattr(TinyConv, "__module__", "__main__")
-    assert all(run.finished for run in quiet([CONV, replace(CONV, seed=6)], workers=2))
+    recipes = [CONV, replace(CONV, seed=6)]
+    words = (
+        r"^workers=2: all is trained in this process, since other processes cannot import TinyConv \(defined in the "
+        r"running script\)\. For 2 processes, put it at the top level of a module that the script imports\.$"
+    )
+    with pytest.warns(UserWarning, match=words) as told:
+        assert all(run.finished for run in quiet(recipes, workers=2))
+    assert [warning.filename for warning in told] == [__file__]
+    monkeypatch.setattr(sweeping, "cores", lambda: 2)
+    assert all(run.finished for run in quiet(recipes, workers=None))  # nothing was asked for: no warning
+
+
+def test_a_family_that_a_function_defines_is_trained_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass(frozen=True)
+    class InnerConv(TinyConv):
+        kind: ClassVar[str] = "inner_conv"
+
+    recipes = [replace(CONV, network=InnerConv(), loss=loss) for loss in (CONV.loss, Pull())]
+    with pytest.warns(
+        UserWarning, match=r"cannot import InnerConv \(defined in a function\)\. For 2 processes, put it"
+    ):
+        runs = quiet(recipes, workers=2)
+    assert all(run.finished for run in runs)
+    monkeypatch.setattr(Pull, "__module__", "__main__")
+    words = r"import InnerConv \(defined in a function\), Pull \(defined in the running script\)\. .* put them at"
+    with pytest.warns(UserWarning, match=words):
+        quiet(recipes, workers=2)
 
 
 def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:

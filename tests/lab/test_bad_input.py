@@ -127,9 +127,13 @@ def test_one_left_over_is_fine_without_batch_norm() -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"members": 0}, "members: expected at least 1, got 0"),
-        ({"workers": 0}, "workers: expected at least 1, got 0"),
-        ({"workers": -2}, "workers: expected at least 1, got -2"),
+        ({"members": 0}, "members: expected a whole number of at least 1, or None, got 0"),
+        ({"members": 2.5}, r"members: expected a whole number of at least 1, or None, got 2\.5"),
+        ({"workers": 0}, "workers: expected a whole number of at least 1, or None, got 0"),
+        ({"workers": -2}, "workers: expected a whole number of at least 1, or None, got -2"),
+        ({"workers": "2"}, "workers: expected a whole number of at least 1, or None, got '2'"),
+        ({"workers": 1.5}, r"workers: expected a whole number of at least 1, or None, got 1\.5"),
+        ({"workers": True}, "workers: expected a whole number of at least 1, or None, got True"),
         ({"copied": (0, 1)}, r"copied: expected states to copy these layers from \(start=…\), got none"),
         ({"start": []}, r"start: expected one state per recipe \(1\), got 0"),
         ({"start": [{}], "copied": (1, 4)}, r"copied: expected .* within 0 … 3, got \(1, 4\)"),

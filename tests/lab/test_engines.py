@@ -23,7 +23,8 @@ from torch import nn
 
 from layerlaw.errors import InputError, LayerlawError, MissingExtraError
 from layerlaw.lab import Architecture, Recipe, Run, Schedule, Shape, engines, sweep
-from layerlaw.lab.jobs import Checkpoint, Job, Member, run
+from layerlaw.lab.jobs import Checkpoint, Job, run
+from layerlaw.lab.recipe import Member
 
 SAMPLES = clouds(150)
 EPOCHS = 20  # some seconds: time enough to lose a worker, also on a busy machine

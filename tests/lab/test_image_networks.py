@@ -478,7 +478,9 @@ def test_a_network_of_ones_own_gets_the_same_answers(monkeypatch: pytest.MonkeyP
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
     monkeypatch.setattr(Trainer, "train_epoch", full)
-    words = r"training in batches of 4 ran out of memory on cpu: about 2 would fit. Pass batch_size=2\."
+    words = (
+        r"in batches of 4 ran out of memory on cpu: about 2 samples per batch would fit, not 4\. Pass batch_size=2\."
+    )
     with pytest.raises(MemoryBudgetError, match=words):
         train(network, x, y, recipe, progress=False)
 

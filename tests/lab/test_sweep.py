@@ -28,7 +28,7 @@ from lab_parts import (
 
 import layerlaw.lab
 from layerlaw.errors import InputError
-from layerlaw.lab import Recipe, Samples, Schedule, Shape, processes, sweep, sweeping
+from layerlaw.lab import EvenCrossEntropy, Recipe, Samples, Schedule, Shape, processes, sweep, sweeping
 from layerlaw.lab.fleet.engine import AHEAD, EpochGraph, Orders
 
 SAMPLES = clouds(150)
@@ -126,6 +126,7 @@ def test_two_processes_give_the_same_bits_as_one(monkeypatch: pytest.MonkeyPatch
     two = quiet(recipes, samples, schedule=SCHEDULE, members=2, workers=2, progress=progress)
     assert not trained  # not here, that is
     assert len(steps) == 90
+    assert one == two
     assert numbers(one) == numbers(two)
     assert same_networks(one, two)
 
@@ -133,10 +134,32 @@ def test_two_processes_give_the_same_bits_as_one(monkeypatch: pytest.MonkeyPatch
 def test_what_goes_wrong_in_a_process_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeping, "WORTH_PROCESSES", 0)
     monkeypatch.setattr(layerlaw.lab.processes, "_PROGRAM", "import sys; sys.exit(3)")
-    with pytest.raises(
-        layerlaw.LayerlawError, match=r"training failed: (a worker process ended with exit code 3|Broken)"
-    ):
+    words = (
+        r"^training failed: a worker process ended with exit code 3 while training 1 × depth 3, widths 16, 10\. Noth"
+    )
+    with pytest.raises(layerlaw.LayerlawError, match=words):
         quiet(BASE.grid(seed=range(2)), members=1, workers=2)
+
+
+def test_a_worker_that_is_killed_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = "import os, signal; os.kill(os.getpid(), signal.{})"
+    monkeypatch.setattr(layerlaw.lab.processes, "_PROGRAM", killed.format("SIGKILL"))
+    recipes, what = BASE.grid(seed=range(2)), "1 × depth 3, widths 16, 10"
+    lack = f"a worker process was killed (SIGKILL), perhaps for lack of memory, while training {what}."
+    less = "Fewer workers need less memory."
+    with pytest.raises(layerlaw.LayerlawError) as error:
+        quiet(recipes, members=1, workers=2)
+    folder = "Nothing of it was saved: with folder=… it would be, and a second call go on from there."
+    assert str(error.value) == f"training failed: {lack} {folder} {less}"
+    with pytest.raises(layerlaw.LayerlawError) as error:
+        quiet(recipes, members=1, workers=2, folder=tmp_path)
+    again = f"What was saved is in {tmp_path}: call sweep again with this folder to go on."
+    assert str(error.value) == f"training failed: {lack} {less} {again}"
+    monkeypatch.setattr(layerlaw.lab.processes, "_PROGRAM", killed.format("SIGSEGV"))
+    with pytest.raises(layerlaw.LayerlawError, match=rf"was killed \(SIGSEGV\) while training {what}\. What was saved"):
+        quiet(recipes, members=1, workers=2, folder=tmp_path)
+    monkeypatch.undo()
+    assert all(run.finished for run in quiet(recipes, members=1, workers=2, folder=tmp_path))
 
 
 def test_a_transferred_network_keeps_the_layers_it_got(tmp_path: Path) -> None:
@@ -261,6 +284,56 @@ def test_a_run_gives_its_network_and_one_stopped_on_the_way_says_so() -> None:
     torch.testing.assert_close(network.linear1.weight, plain.linear1.weight, rtol=1e-3, atol=1e-4)
     with pytest.raises(layerlaw.errors.InputError, match="expected a finished run with its state"):
         replace(run, state=None).network()
+
+
+def test_runs_are_equal_where_all_their_numbers_are(tmp_path: Path) -> None:
+    recipes, schedule = BASE.grid(seed=(1, 2)), Schedule(epochs=(0, 2), keep=True)
+    first, other = quiet(recipes, schedule=schedule, folder=tmp_path)
+    again = quiet(recipes, schedule=schedule, folder=tmp_path)[0]  # read from the file
+    assert first == again
+    assert first != other
+    assert first != "a run"
+    assert first != replace(again, state=None)
+    assert first != replace(again, snapshots={})
+    assert first != replace(again, losses=(*again.losses[:-1], 0.0))
+    for state in (again.state, again.snapshots[2]):
+        assert state is not None
+        weight = state["classifier.weight"][0]
+        kept = weight[0].item()
+        weight[0] = kept + 1e-6
+        assert first != again
+        weight[0] = kept
+        assert first == again
+    assert again.state is not None
+    assert first != replace(again, state={name: tensor.double() for name, tensor in again.state.items()})
+    with pytest.raises(TypeError, match="unhashable"):  # it can be changed
+        hash(first)
+
+
+def test_runs_that_diverged_in_the_same_way_are_equal() -> None:
+    wild = Recipe(Shape(12, (16, 10), 4, norm=False), optimizer="momentum", learning_rate=1e4, epochs=3, batch_size=32)
+    first, again = (quiet([wild])[0] for _ in range(2))
+    assert first.diverged is not None
+    assert math.isnan(first.losses[-1])
+    assert first.state is not None
+    assert any(tensor.isnan().any() for tensor in first.state.values())
+    assert first == again
+    assert repr(first) == (
+        "<Run 'depth 3, widths 16, 10, no BatchNorm; momentum, learning rate 10000, seed 666': 3 of 3 epochs, diverged in "
+        f"epoch {first.diverged}, 2 measurements>"
+    )
+
+
+def test_a_run_is_shown_in_a_line() -> None:
+    run = replace(quiet([replace(BASE, data="clouds")])[0], losses=(0.5, 0.01234))
+    what = "depth 3, widths 16, 10; adam, learning rate 0.01, seed 666; data clouds"
+    assert repr(run) == str(run) == f"<Run '{what}': 4 of 4 epochs, loss 0.0123, 2 measurements>"
+    begun = replace(run, epoch=0, losses=(), measurements=run.measurements[:1], recipe=replace(BASE, epochs=1))
+    assert repr(begun).endswith(": 0 of 1 epoch, no loss, 1 measurement>")
+    many = replace(BASE, network=Shape(12, tuple(range(10, 200)), 4), data="data", loss=EvenCrossEntropy())
+    words = repr(replace(run, recipe=many))
+    assert "; cross-entropy with even steps" in words
+    assert len(words) < 300
 
 
 def test_samples_may_be_given_for_all_recipes_or_by_name() -> None:

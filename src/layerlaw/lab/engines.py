@@ -28,6 +28,7 @@ import torch
 from layerlaw.errors import LayerlawError, check_choice, needed
 from layerlaw.files import write_whole
 from layerlaw.lab.jobs import SAVE_SHARE, Checkpoint, Job, run
+from layerlaw.lab.processes import failed
 from layerlaw.lab.samples import Samples
 from layerlaw.progress import Counter, warn
 from layerlaw.provenance import code_version
@@ -231,10 +232,7 @@ def run_on_ray(
         finally:
             sweep.end()
         if sweep.errors:
-            kept = (
-                "" if jobs[0].file is None else f" What was saved is in {jobs[0].file.parent}: call it again to go on."
-            )
-            raise LayerlawError(f"training failed: {sweep.errors[0]}{kept}")
+            raise failed(sweep.errors[0], jobs[0].file)
         finished = [Checkpoint.from_file(job.file)[0] for job in placed if job.file is not None and job.file.exists()]
     return finished, len(finished) == len(jobs) and all(part.done for part in finished)
 

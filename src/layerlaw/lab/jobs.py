@@ -15,25 +15,27 @@ from torch.utils._pytree import tree_map_only
 
 from layerlaw.errors import DataError, InputError, LayerlawError, MemoryBudgetError
 from layerlaw.lab.fleet.engine import FleetEngine, fleet_takes, members_that_fit
-from layerlaw.lab.recipe import Recipe
+from layerlaw.lab.networks import same_numbers
+from layerlaw.lab.recipe import Member, Recipe
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import BatchNormMode, Measurement, Schedule, SplitName
 from layerlaw.lab.training import SingleEngine, measured_again, smaller_batch
 from layerlaw.law import LawFit, fit_law
 from layerlaw.packed import read_torch, write_torch
-from layerlaw.wording import counted
+from layerlaw.wording import counted, number
 
 SAVE_EVERY = 60.0  # seconds
 TRAINED_AGAIN = "Delete it, and its members are trained again."
 SAVE_SHARE = 0.05  # of the time, that saving a network (not a fleet) may take: then it is done after every epoch
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Run:
     """One trained network: its recipe, the loss of every epoch, what was measured, and its final state.
 
     `diverged` is the first epoch (from 1) whose loss is not a number; `epoch` how far it came; `how` in which way it was
-    trained: precision, graph or not, on what; several where it was taken up elsewhere.
+    trained: precision, graph or not, on what; several where it was taken up elsewhere. Two runs are equal where all of this
+    is, the numbers of their networks too; NaN equals NaN.
     """
 
     recipe: Recipe
@@ -41,9 +43,21 @@ class Run:
     measurements: tuple[Measurement, ...]
     epoch: int
     diverged: int | None = None
-    state: dict[str, Tensor] | None = field(default=None, repr=False)
-    snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict, repr=False)
+    state: dict[str, Tensor] | None = None
+    snapshots: dict[int, dict[str, Tensor]] = field(default_factory=dict)
     how: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        loss = f"loss {number(self.losses[-1])}" if self.losses else "no loss"
+        ended = f"diverged in epoch {self.diverged}" if self.diverged else loss
+        epochs, found = counted(self.recipe.epochs, "epoch"), counted(len(self.measurements), "measurement")
+        return f"<Run '{self.recipe.words}': {self.epoch:,} of {epochs}, {ended}, {found}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Run):
+            return NotImplemented
+        networks, others = ({**run.snapshots, "last": run.state or {}} for run in (self, other))
+        return same_numbers(networks, others) and self.to_dict() == other.to_dict()
 
     @property
     def finished(self) -> bool:
@@ -121,16 +135,6 @@ class Run:
         losses = tuple(math.nan if loss is None else loss for loss in data["losses"])
         found, how = tuple(map(Measurement.from_dict, data["measurements"])), tuple(data["how"])
         return cls(Recipe.from_dict(data["recipe"]), losses, found, data["epoch"], data["diverged"], how=how)
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One network of a sweep. `key` is what makes it what it is: recipe, data, schedule and start."""
-
-    recipe: Recipe
-    samples: Samples
-    key: str
-    start: Mapping[str, Tensor] | None = None
 
 
 @dataclass
@@ -287,22 +291,15 @@ def run(job: Job, report: Report | None = None) -> Checkpoint:
         return _one_by_one(job, report)
     except torch.OutOfMemoryError as error:
         count = len(job.members)
-        advice = "choose a smaller network or batch." if job.is_fleet else _smaller_batch(job)
-        if count > 1:
+        advice = "choose a smaller network or batch"
+        if not job.is_fleet:
+            advice = smaller_batch(job.recipe, job.members[0].samples, job.device)
+        elif count > 1:
             half = job.entangled and count // 2
             fit = half or max(1, min(count - 1, members_that_fit(job.recipe, job.members[0].samples, job.device)))
-            advice = f"about {fit} would fit. Pass members={fit}."
+            advice = f"about {fit} would fit. Pass members={fit}"
         what = f"training {counted(count, 'member')} ({job.recipe.network}) at once"
-        raise MemoryBudgetError(f"{what} ran out of memory on {job.device}: {advice}") from error
-
-
-def _smaller_batch(job: Job) -> str:
-    """What to do where a single network does not fit."""
-    size, samples = job.recipe.batch_size, job.members[0].samples
-    fit = smaller_batch(job.recipe, samples, job.device)
-    if fit < 2:
-        return "not even batches of 2 would fit. Choose a smaller network."
-    return f"about {fit} samples per batch would fit, not {size}. Pass batch_size={fit}."
+        raise MemoryBudgetError(f"{what} ran out of memory on {job.device}: {advice}.") from error
 
 
 class EntangledError(Exception):

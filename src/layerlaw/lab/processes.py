@@ -10,12 +10,13 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from layerlaw.lab.fleet.rows import fused_path
 from layerlaw.lab.jobs import Checkpoint, Job, run
 from layerlaw.lab.recipe import Recipe
 from layerlaw.lab.samples import Samples
-from layerlaw.progress import Counter
+from layerlaw.progress import Counter, warn
 from layerlaw.threads import one_thread
 
 _PROGRAM = "from layerlaw.lab.processes import serve; serve()"
@@ -166,13 +167,47 @@ def threads_for(recipe: Recipe, samples: Samples, device: str) -> AbstractContex
 
 def _where(job: Job, epoch: int, loss: float) -> str:
     known = f", loss {loss:.4f}" if loss == loss else ""
-    return f"{len(job.members)} × {job.recipe.network}, epoch {epoch}{known}"
+    return f"{_what(job)}, epoch {epoch}{known}"
 
 
-def found_elsewhere(jobs: Sequence[Job]) -> bool:
-    """Whether other processes can import the networks and losses: not those that the running script itself defines."""
-    parts = [part for job in jobs for member in job.members for part in (member.recipe.network, member.recipe.loss)]
-    return all(type(part).__module__ != "__main__" for part in parts)
+def _what(job: Job) -> str:
+    return f"{len(job.members)} × {job.recipe.network}"
+
+
+def found_elsewhere(jobs: Sequence[Job], workers: int | None) -> bool:
+    """Whether other processes can import the networks and losses; a warning says so where `workers` were asked for.
+
+    Not those that the running script itself defines, since importing it would run it again, nor those of a function.
+    """
+    members = [member.recipe for job in jobs for member in job.members]
+    kinds = {type(part) for recipe in members for part in (recipe.network, recipe.loss)}
+    own = {kind.__name__: kind for kind in kinds if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__}
+    if own and workers:
+        places = [
+            f"{name} (defined in {'a function' if '<locals>' in own[name].__qualname__ else 'the running script'})"
+            for name in sorted(own)
+        ]
+        why = f"other processes cannot import {', '.join(places)}"
+        cure = f"put {'it' if len(own) == 1 else 'them'} at the top level of a module that the script imports"
+        warn(f"workers={workers}: all is trained in this process, since {why}. For {workers} processes, {cure}.")
+    return not own
+
+
+def failed(why: str, file: Path | None) -> LayerlawError:
+    """That a training ended with an error, and where the sweep has a folder, what is left of it."""
+    left = "" if file is None else f" What was saved is in {file.parent}: call sweep again with this folder to go on."
+    return LayerlawError(f"training failed: {why.rstrip('.')}.{left}")
+
+
+def _ended(code: int, job: Job) -> str:
+    """What became of a worker that is gone, and what to do."""
+    signals = {-one: one.name for one in signal.Signals}
+    how = f"was killed ({signals.get(code, f'signal {-code}')})" if code < 0 else f"ended with exit code {code}"
+    cures = ["Nothing of it was saved: with folder=… it would be, and a second call go on from there"] * (not job.file)
+    if signals.get(code) == "SIGKILL":  # what Linux sends where memory runs out
+        how += ", perhaps for lack of memory,"
+        cures.append("Fewer workers need less memory")
+    return ". ".join([f"a worker process {how} while training {_what(job)}", *cures])
 
 
 def run_in_processes(
@@ -199,7 +234,8 @@ def run_in_processes(
                 for number in waiting:
                     if stop.is_set() or errors:
                         break
-                    print(number, file=worker.stdin, flush=True)
+                    with suppress(BrokenPipeError):  # it is gone: its exit code says more
+                        print(number, file=worker.stdin, flush=True)
                     said: dict[str, Any] = {}
                     for line in worker.stdout:
                         said = json.loads(line)
@@ -208,8 +244,7 @@ def run_in_processes(
                         with lock:
                             bar.step(_where(jobs[number], said["epoch"], said["loss"]))
                     if "done" not in said:
-                        ended = f"a worker process ended with exit code {worker.wait()} while training."
-                        errors.append(said.get("error", ended))
+                        errors.append(said.get("error") or _ended(worker.wait(), jobs[number]))
 
         with ThreadPoolExecutor(processes) as pool:
             going = {pool.submit(drive) for _ in range(min(processes, len(jobs)))}
@@ -222,7 +257,7 @@ def run_in_processes(
             finally:
                 (Path(scratch) / "stop").touch()
         if errors:
-            raise LayerlawError(f"training failed: {errors[0]}")
+            raise failed(errors[0], jobs[0].file)
         finished = [Checkpoint.from_file(file)[0] for file in files if file.exists()]
     return finished, len(finished) == len(jobs) and all(part.done for part in finished)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from layerlaw.errors import InputError, check_choice, check_seed, check_whole, shown
 from layerlaw.lab.losses import CrossEntropy, Loss
 from layerlaw.lab.networks import Architecture, Precision
 from layerlaw.lab.networks.feed_forward import Shape
+from layerlaw.lab.samples import Samples
+from layerlaw.wording import shortened
 
 Optimizer = Literal["sgd", "momentum", "adam"]
 MOMENTUM = 0.9
@@ -114,6 +116,18 @@ class Recipe:
         combinations = itertools.product(*choices.values())
         return [replace(self, **dict(zip(choices, values, strict=True))) for values in combinations]
 
+    @property
+    def words(self) -> str:
+        """The recipe in short: not every field of it.
+
+        >>> Recipe(Shape.even(4), learning_rate=0.01, seed=1).words
+        'depth 4, width 100; adam, learning rate 0.01, seed 1'
+        """
+        trained = f"{self.optimizer}, learning rate {self.learning_rate:g}, seed {self.seed}"
+        loss = [] if self.loss == CrossEntropy() else [str(self.loss)]
+        data = [] if self.data == "data" else [f"data {self.data}"]
+        return "; ".join(shortened(part, 100) for part in (str(self.network), trained, *loss, *data))
+
     def precision_on(self, device: torch.device) -> Precision:
         """In which products are computed there."""
         if device.type == "cuda":
@@ -146,6 +160,16 @@ class Recipe:
         """The inverse of `to_dict`, also after a trip through JSON."""
         parts = {"network": Architecture.from_dict(data["network"]), "loss": Loss.from_dict(data["loss"])}
         return cls(**{**data, **parts})
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One network of a sweep. `key` is what makes it what it is: recipe, data, schedule and start."""
+
+    recipe: Recipe
+    samples: Samples
+    key: str
+    start: Mapping[str, Tensor] | None = None
 
 
 def check_positive(recipe: Any, name: str, *, or_zero: bool = False) -> None:

@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import product
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from layerlaw.errors import DataError, InputError
+from layerlaw.errors import DataError, InputError, demand, whole
 from layerlaw.files import as_path, check_room, made_folder, write_json
 from layerlaw.lab.engines import Engine, check_engine, cluster, run_on_ray, workers_of
 from layerlaw.lab.fleet.engine import GPU_SHARE, fleet_takes, member_bytes
 from layerlaw.lab.fleet.images import members_side_by_side
-from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Member, Run
+from layerlaw.lab.jobs import TRAINED_AGAIN, Checkpoint, Job, Run
 from layerlaw.lab.processes import WORTH_PROCESSES, cores, found_elsewhere, run_here, run_in_processes, work
-from layerlaw.lab.recipe import Recipe, check_layers
+from layerlaw.lab.recipe import Member, Recipe, check_layers
 from layerlaw.lab.samples import Samples
 from layerlaw.lab.schedule import Schedule
 from layerlaw.lab.trainer import check_device
@@ -73,9 +74,8 @@ def sweep(
     kept of finished members, not the networks: files of kilobytes.
     """
     template = Job([], schedule, copied, None, str(device), compile=compile, networks=networks)
-    for name, value in (("members", members), ("workers", workers)):
-        if value is not None and value < 1:
-            raise InputError(f"{name}: expected at least 1, got {value}.")
+    count = whole(1, kind=Integral).or_none
+    demand(members=(members, count), workers=(workers, count))
     check_engine(engine)
     wanted = _members(recipes, data, start, template)
     check_device(template.device)
@@ -297,6 +297,9 @@ def _train(
         return [], True
     members = [member for job in jobs for member in job.members]
     total = sum(job.recipe.epochs - job.begun for job in jobs)
+    processes = workers or (cores() if torch.device(jobs[0].device).type == "cpu" else 1)
+    worth = workers is not None or sum(work(m.recipe, m.samples) for m in members) > WORTH_PROCESSES
+    several = ray is None and processes > 1 and len(jobs) > 1 and worth and found_elsewhere(jobs, workers)
     with _stopping() as stop:
         begun = sum(len(job.members) for job in jobs if job.begun)
         earlier = [f"{begun} of them begun"] * (begun > 0) + [f"{before} finished before"] * (before > 0)
@@ -305,9 +308,7 @@ def _train(
         try:
             if ray is not None:
                 return run_on_ray(ray, jobs, workers or 1, bar, stop)
-            processes = workers or (cores() if torch.device(jobs[0].device).type == "cpu" else 1)
-            worth = workers is not None or sum(work(m.recipe, m.samples) for m in members) > WORTH_PROCESSES
-            if processes > 1 and len(jobs) > 1 and worth and found_elsewhere(jobs):
+            if several:
                 return run_in_processes(jobs, processes, bar, stop)
             return run_here(jobs, bar, stop)
         finally:

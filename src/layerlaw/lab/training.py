@@ -50,10 +50,13 @@ def batch_that_fits(
 
 def smaller_batch(
     recipe: Recipe, samples: Samples, device: str | torch.device, network: nn.Module | None = None
-) -> int:
-    """About the batch size that fits where the recipe's own does not; 1 where not even 2 would."""
+) -> str:
+    """What to do where batches of the recipe's size do not fit."""
     half = max(recipe.batch_size // 2, min(2, recipe.batch_size - 1))
-    return none_alone(len(samples.labels), min(half, batch_that_fits(recipe, samples, device, network)))
+    fit = none_alone(len(samples.labels), min(half, batch_that_fits(recipe, samples, device, network)))
+    if fit < 2:
+        return "not even batches of 2 would fit. Choose a smaller network"
+    return f"about {fit} samples per batch would fit, not {recipe.batch_size}. Pass batch_size={fit}"
 
 
 def visited(
@@ -95,8 +98,7 @@ def train(
         try:
             loss = float(trainer.train_epoch(epoch - 1)) / len(y)
         except torch.OutOfMemoryError as error:
-            fit = smaller_batch(recipe, Samples(x, y), y.device, network)
-            cure = f"about {fit} would fit. Pass batch_size={fit}" if fit > 1 else "choose a smaller network"
+            cure = smaller_batch(recipe, Samples(x, y), y.device, network)
             what = f"training in batches of {recipe.batch_size} ran out of memory on {y.device}"
             raise MemoryBudgetError(f"{what}: {cure}.") from error
         except RuntimeError as error:

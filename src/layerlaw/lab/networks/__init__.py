@@ -149,3 +149,10 @@ def part_of(state: Mapping[str, Tensor], name: str, size: tuple[int, ...]) -> Te
         came = tuple(state[name].shape) if name in state else "nothing"
         raise InputError(f"start: expected '{name}' of shape {size}, got {came}.")
     return state[name]
+
+
+def same_numbers(a: Any, b: Any) -> bool:
+    """Whether two states of networks, or several by name, hold the same numbers; a NaN is the same as a NaN."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(same_numbers(a[name], b[name]) for name in a)
+    return (a.dtype, a.shape) == (b.dtype, b.shape) and torch.allclose(a.cpu(), b.cpu(), rtol=0, atol=0, equal_nan=True)
