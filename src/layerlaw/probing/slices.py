@@ -93,8 +93,8 @@ def rounds_of(
     return rounds
 
 
-def tell_forwards(forwards: int, over: str, memory_gib: float, planned: Callable[[float], int]) -> None:
-    """Warn of many forwards before the first one, with a budget that takes far fewer; `planned`: those of another."""
+def tell_forwards(forwards: int, over: str, memory_gib: float, planned: Callable[[float], int], of: str = "") -> None:
+    """Warn of many forwards before the first, with a budget that takes far fewer; `planned`: those of another, `of` whom."""
     if forwards <= MANY:
         return
     cure = ""
@@ -103,7 +103,7 @@ def tell_forwards(forwards: int, over: str, memory_gib: float, planned: Callable
         larger = float(f"{math.ceil(times * memory_gib / step) * step:.2g}")  # two digits, rounded up
         with suppress(MemoryBudgetError):  # more may be set aside for matrices d×d
             if (fewer := planned(larger)) <= max(FEW, forwards // 10):
-                cure = f"; memory_gib={larger:g} takes {fewer}"
+                cure = f"; memory_gib={larger:g} takes {fewer}{of}"
                 break
     if rank() == 0:
         warn(f"layerlaw: {forwards:,} forwards over {over} are needed within memory_gib={memory_gib:g}{cure}.")
