@@ -178,10 +178,11 @@ class _Shard:
 
     def _compare(self) -> None:
         """Raise where the folder has another measurement: also labels that this one may not need."""
-        for stage in STAGES:
-            every = (k for k in range(1, self.folder.shards + 1) if self.folder.file(stage, k).exists())
-            for one in islice(every, 1):  # says what all are
-                self.folder.compare(self.identity, self.folder.read(stage, one)[1])
+        numbers = range(1, self.folder.shards + 1)
+        for stages in (STAGES[:1], STAGES[1:]):
+            there = ((stage, k) for stage in stages for k in numbers if self.folder.file(stage, k).exists())
+            for one in islice(there, 1):  # says what all are
+                self.folder.compare(self.identity, self.folder.read(*one)[1])
 
     def _choose(self, prober: Prober, unknown: bool) -> None:
         """The first stage that this shard has not done; leaves where others must come first, or nothing is left to do."""
@@ -263,13 +264,11 @@ class _Shard:
         known = self._known(prober, state.label, whole)
         deals = state.dealer.groups or state.dealer.permuted or isinstance(prober.classes, Targets)
         before = [] if known is None else [batch for batches in known[: self.shard - 1] for batch in batches]
-        due = None if known is None else known[self.shard - 1]
+        due, changed = None if known is None else known[self.shard - 1], shard_words.changed_data(state.data.where)
         if state.kept.whole and state.dealer.permuted and known is not None:
             state.dealer.all_labels = torch.cat([batch for batches in known for batch in batches])  # as one run would
         state.kept = KeptFeatures(state.sites, 0, None)
-        state.dealer = DealerFrom(
-            state.dealer, before if deals else [], due, shard_words.changed_data(state.data.where)
-        )
+        state.dealer = DealerFrom(state.dealer, before if deals else [], due, changed)
         if state.sample is not None:
             for batch in before:
                 state.sample.begin(prober.classes.pictured(batch))
