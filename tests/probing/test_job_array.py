@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import layerlaw as ll
 from disk import full_disk
 from layerlaw import provenance
 from layerlaw.errors import DataError, InputError, LabelError, MemoryBudgetError, PassError
-from layerlaw.probing import merge, probe_shard
+from layerlaw.probing import merge, probe_shard, slices
 from layerlaw.probing.job_array import ShardDone
 from layerlaw.probing.shard_files import ShardFolder
 from layerlaw.stats import centers
@@ -184,7 +185,7 @@ def test_what_is_done_is_not_measured_again_and_every_answer_says_what_comes_nex
     all_shards(tmp_path, network(), (X, Y), 2, **HOW)
     last = probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     assert (last.round, last.measured, last.missing) == (2, False, ())
-    assert f"layerlaw merge {tmp_path}" in str(last)
+    assert f"merge('{tmp_path}')" in str(last)
 
 
 def test_the_network_is_left_as_it_was_and_a_folder_remembers_the_name_of_the_data(tmp_path: Path) -> None:
@@ -271,10 +272,16 @@ def changed_module() -> nn.Module:
     return model
 
 
+OTHER_WEIGHTS = (
+    r"shard 1 of 2 measured the same architecture with other weights \(FNN, 919 parameters, sha256 [0-9a-f]{12} there, "
+    r"[0-9a-f]{12} here\)\. Load the same weights in every job"
+)
+
+
 @pytest.mark.parametrize(
     ("model", "data", "how", "message"),
     [
-        (changed_weights(), (X, Y), {}, r"shard 1 of 2 measured the same architecture with other weights \(FNN, "),
+        (changed_weights(), (X, Y), {}, OTHER_WEIGHTS),
         (seeded(FNN, (12, 20, 16, 3)).double(), (X, Y), {}, r"measured another architecture \(FNN, 919 parameters"),
         (
             changed_module(),
@@ -286,7 +293,8 @@ def changed_module() -> nn.Module:
             network(),
             (X.roll(1, 0), Y),
             {},
-            r"shard 1 of 2 measured other data \(other inputs or labels\)\. Where they should be the same: what draws or",
+            r"shard 1 of 2 measured other data \(other inputs or labels\)\. If these tensors are drawn or shuffled at "
+            "random, use the same seed in every job; another measurement needs a folder of its own",
         ),
         (network(), (X, Y.roll(1, 0)), {}, "shard 1 of 2 measured other data"),
         (
@@ -361,6 +369,63 @@ def turned_round(A: torch.Tensor, **how: Any) -> tuple[torch.Tensor, torch.Tenso
     return s, -V
 
 
+def test_a_shard_that_reads_no_labels_is_refused_where_others_have_read_theirs(tmp_path: Path) -> None:
+    data, a, b = DataLoader(TensorDataset(X, Y), 40), tmp_path / "a", tmp_path / "b"
+    probe_shard(network(), data, shard=(1, 2), state=a, uncertainty=True, progress=False)
+    other = (
+        r"labels-1-of-2\.safetensors: shard 1 of 2 measured with other options \(uncertainty True there, False here\)"
+    )
+    with pytest.raises(DataError, match=rf"{other}\. .*; another measurement needs a folder of its own\.$"):
+        probe_shard(network(), data, shard=(2, 2), state=a, uncertainty=False, progress=False)
+    with pytest.raises(DataError, match=r"labels-1-of-2\.safetensors: shard 1 of 2 measured other data \("):
+        probe_shard(network(), (X, Y), shard=(2, 2), state=a, **HOW, uncertainty=True)
+    all_shards(b, network(), data, 2, uncertainty=False, progress=False)
+    for file in b.iterdir():  # as two that began at the same time
+        shutil.copy(file, a)
+    with pytest.raises(DataError) as error:
+        merge(a)
+    assert str(error.value).startswith(
+        f"{a / 'sums-1-of-2.safetensors'}: shard 1 of 2 measured with other options (unc"
+    )
+    assert "'Here' is labels-1-of-2.safetensors: delete the files of one of the two meas" in str(error.value)
+    for shard, uncertainty in ((1, True), (2, False)):  # neither goes on
+        with pytest.raises(DataError, match="measured with other options"):
+            probe_shard(network(), data, shard=(shard, 2), state=a, uncertainty=uncertainty, progress=False)
+    (a / "labels-1-of-2.safetensors").unlink()
+    same(
+        ll.probe(network(), data, uncertainty=False, progress=False),
+        merged(a, network(), data, 2, uncertainty=False, progress=False),
+    )
+
+
+def test_samples_that_drop_last_leaves_out_are_noted_as_in_one_run(tmp_path: Path) -> None:
+    data, test = (DataLoader(TensorDataset(X[:n], Y[:n]), 40, drop_last=True) for n in (300, 90))
+    how = {"test": test, "uncertainty": True, "progress": False}
+    alone, record = ll.probe(network(), data, **how), merged(tmp_path, network(), data, 3, **how)
+    same(alone, record)
+    assert sum("drop_last leaves out" in note for note in record.notes) == 2
+
+
+def test_many_forwards_of_one_round_are_told_in_the_rounds_that_take_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "MANY", 3)
+    data, model = TensorDataset(IMAGES, CLASSES), seeded(InPlaceResNet)
+    how = {"sites": ["layers", "logits"], "memory_gib": 40_000 / 2**30, "uncertainty": True, "batch_size": 20}
+    how |= {"progress": False, "test": data, "reduce": "mean"}
+    probe_shard(model, data, shard=(1, 1), state=tmp_path, **how)  # labels
+    for stage in ("sums", "scatters"):
+        with pytest.warns(UserWarning, match="forwards over this shard") as told:
+            probe_shard(model, data, shard=(1, 1), state=tmp_path, **how)
+        words = r"layerlaw: (\d+) forwards over this shard's batches of the data and the test data in this round are "
+        words += (
+            r"needed within memory_gib=\S+; memory_gib=\S+ takes (\d+) \(the same in all shards, in a new folder\)\."
+        )
+        (found,) = [match for one in told if (match := re.fullmatch(words, str(one.message)))]
+        assert int(found[1]) == len(list(tmp_path.glob(f"{stage}-1-of-1.*-*"))) > 3
+    assert not probe_shard(model, data, shard=(1, 1), state=tmp_path, **how).measured  # without a warning
+
+
 def test_other_test_data_are_noticed(tmp_path: Path) -> None:
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, test=(X, Y), **HOW)
     with pytest.raises(DataError, match="shard 1 of 2 measured other test data"):
@@ -391,6 +456,50 @@ def test_data_that_change_between_the_rounds_are_noticed(tmp_path: Path) -> None
     data.times = 1.5
     with pytest.raises(PassError, match=changed):
         all_shards(tmp_path / "plain", network(), data, 2, **plain)
+
+
+class Relabeled(TensorDataset):
+    """Gives samples behind the first batch other labels from some time on."""
+
+    now = False
+
+    def __init__(self, later: torch.Tensor, labels: torch.Tensor) -> None:
+        super().__init__(X, labels)
+        self.later = later
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = super().__getitem__(i)
+        return x, (self.later[i] if self.now and i >= 40 else y)
+
+
+@pytest.mark.parametrize(
+    ("labels", "later", "classes"),
+    [
+        (Y, (Y + 1) % 3, None),
+        (Y, (Y + 1) % 3, [0, 1]),
+        (Y, torch.zeros_like(Y), [0, 1]),  # more samples of measured classes than were counted
+        (Y, torch.full_like(Y, 2), [0, 1]),  # none
+        (TARGETS, TARGETS * 2, None),
+    ],
+)
+def test_labels_that_change_behind_the_round_that_reads_them_are_noticed(
+    tmp_path: Path, labels: torch.Tensor, later: torch.Tensor, classes: Any
+) -> None:
+    """Groups and permuted labels would be those of the old ones, sums those of the new ones."""
+    model, data = network(2 if classes or labels is TARGETS else 3), Relabeled(later, labels)
+    how = HOW | {"classes": classes, "scores": None if classes else "auto"}
+    changed = r"^data, shard {}/3: the samples or their order changed since an earlier round\. .* in a new folder\.$"
+    for rounds, more in ((1, {"uncertainty": True}), (2, {"uncertainty": True}), (1, {"uncertainty": False})):
+        if labels is TARGETS and more == {"uncertainty": False}:
+            continue  # takes three rounds, too
+        folder, data.now = tmp_path / f"{rounds}{more}", False
+        for _ in range(rounds):
+            assert all_shards(folder, model, data, 3, **how, **more).rounds == 2 + more["uncertainty"]
+        data.now = True
+        for shard in (1, 3):
+            with pytest.raises(PassError, match=changed.format(shard)):
+                probe_shard(model, data, shard=(shard, 3), state=folder, **how, **more)
+        assert not list(folder.glob(f"{'scatters' if rounds + (not more['uncertainty']) == 2 else 'sums'}-*"))
 
 
 @pytest.mark.parametrize("labels", [Y, TARGETS], ids=["classes", "targets"])
@@ -553,17 +662,17 @@ def test_a_deleted_file_of_an_earlier_round_needs_no_later_one(tmp_path: Path, l
         other = probe_shard(network(), data, shard=(1, 3), state=tmp_path, **how)
         assert not other.measured
         assert "shard=(2, 3)" in str(other)
-        assert f"then: layerlaw merge {tmp_path}" in str(other)
+        assert f"then: merge('{tmp_path}')" in str(other)
         done = probe_shard(network(), data, shard=(2, 3), state=tmp_path, **how)
         assert (done.measured, done.round, done.rounds) == (True, rounds - 1, rounds)
-        assert str(done).endswith(f"next: layerlaw merge {tmp_path}")
+        assert str(done).endswith(f"next: merge('{tmp_path}')")
         assert apart(alone.column("separation"), merge(tmp_path).column("separation")) == 0
     if loaded:
         (tmp_path / "labels-2-of-3.safetensors").unlink()
         for i in (1, 2):
             done = probe_shard(network(), data, shard=(i, 3), state=tmp_path, **how)
             assert not done.measured
-            assert str(done).endswith(f"next: layerlaw merge {tmp_path}")
+            assert str(done).endswith(f"next: merge('{tmp_path}')")
         assert merge(tmp_path).columns == alone.columns
 
 
@@ -587,7 +696,7 @@ def test_a_shard_whose_files_are_gone_needs_its_own_rounds_alone(tmp_path: Path,
         assert (done.measured, done.round) == (True, number)
         _, *told = str(done).splitlines()
         alone_next = [f"next: round {number + 1} of shard 2 alone:", command_of(tmp_path, 2)]
-        assert told == ([f"next: layerlaw merge {tmp_path}"] if last else alone_next)
+        assert told == ([f"next: merge('{tmp_path}')"] if last else alone_next)
     assert apart(alone.column("separation"), merge(tmp_path).column("separation")) == 0
 
 
@@ -617,11 +726,11 @@ def test_a_shard_that_is_done_names_the_damaged_file_of_another(tmp_path: Path, 
         assert told.startswith(f"next: {file}: expected the state of a shard")
         assert told.endswith("Delete it and run this shard again:")
         assert "shard=(2, 2)" in command
-        assert then == f"then: layerlaw merge {tmp_path}"
+        assert then == f"then: merge('{tmp_path}')"
     file.unlink()
     while not (done := probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)).measured:
         pass
-    assert str(done).endswith(f"next: layerlaw merge {tmp_path}")
+    assert str(done).endswith(f"next: merge('{tmp_path}')")
     assert merge(tmp_path).counts
 
 
@@ -698,7 +807,7 @@ def test_another_version_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyP
     probe_shard(network(), (X, Y), shard=(1, 2), state=tmp_path, **HOW)
     monkeypatch.undo()
     with pytest.raises(
-        DataError, match=r"got version 4 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
+        DataError, match=r"got version 5 of layerlaw 0\.0\.1\. Shards of one measurement need one version"
     ):
         probe_shard(network(), (X, Y), shard=(2, 2), state=tmp_path, **HOW)
 

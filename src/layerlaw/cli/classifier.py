@@ -37,7 +37,7 @@ from layerlaw.probing import merge as merge_shards
 from layerlaw.probing import probe as run_probe
 from layerlaw.probing import probe_shard
 from layerlaw.probing import sites as find_sites
-from layerlaw.probing.shard_files import MOST_SHARDS
+from layerlaw.probing.shard_words import MOST_SHARDS
 from layerlaw.record import LANGUAGE_MODEL, REGRESSION, Record
 from layerlaw.stats.ranks import rank, world_size
 from layerlaw.verdict import find_modules, judge, law_holds

@@ -27,6 +27,7 @@ from layerlaw.data.sharding import (
 )
 from layerlaw.errors import DataError, FeatureError
 from layerlaw.progress import warn
+from layerlaw.stats.design import Dealer
 from layerlaw.stats.labels import mixed_order
 from layerlaw.stats.ranks import rank, world_size
 from layerlaw.threads import users_device
@@ -180,6 +181,17 @@ def _suspect(known: Sequence[tuple[Any, Any]]) -> str:
     return ""
 
 
+def deals_alone(dealer: Dealer) -> bool:
+    """Whether each rank deals its samples into groups by itself."""
+    return world_size() > 1 and dealer.groups > 0 and not dealer.shared
+
+
+def dropped_note(where: str, left: int, of: int) -> str:
+    """A note where drop_last leaves out samples; else empty."""
+    cure = "Make the loader without it, and all are measured"
+    return f"{where}: drop_last leaves out {left} of {of} samples. {cure}." if left else ""
+
+
 def unequal_notes(*all_data: Batches | None) -> list[str]:
     """A note where samplers deal to other ranks than these, repeat samples or leave some out to be fair to all ranks, or
     shares overlap; rank 0 warns."""
@@ -196,10 +208,9 @@ def unequal_notes(*all_data: Batches | None) -> list[str]:
             cure = theirs if "BatchSamplerShard" in data.unequal else ours
             found = f"{found}. With {cure} every sample is dealt once"
             found += ", where all ranks have the same data set (seed random_split and shuffle)" * (n > 0)
-        left, of = data.left_out
-        dropped = f"drop_last leaves out {left} of {of} samples. Make the loader without it, and all are measured"
-        for words in filter(None, (dealt_to_others(parts_of(data.loader)) or found, dropped if left else "")):
-            notes.append(f"{data.where}: {words}.")
-            if rank() == 0 and (words != dropped or world_size() > 1):
-                warn(f"layerlaw: {notes[-1]}")
+        found, dropped = dealt_to_others(parts_of(data.loader)) or found, dropped_note(data.where, *data.left_out)
+        for note in filter(None, (f"{data.where}: {found}." if found else "", dropped)):
+            notes.append(note)
+            if rank() == 0 and (note != dropped or world_size() > 1):
+                warn(f"layerlaw: {note}")
     return notes

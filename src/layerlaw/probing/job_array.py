@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,19 +25,21 @@ from layerlaw.capture.modules import classifier_weight, modules_of
 from layerlaw.capture.network import network_of
 from layerlaw.capture.plan import Site
 from layerlaw.data.labeled import Labeled
-from layerlaw.errors import DataError, InputError, LabelError, shown, whole_number
+from layerlaw.data.sharding import left_over
+from layerlaw.errors import DataError, InputError, LabelError, PassError
 from layerlaw.files import check_room, folder_for
 from layerlaw.packed import digest_of
-from layerlaw.probing import shard_files
+from layerlaw.probing import shard_files, shard_words
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Prober
 from layerlaw.probing.shard_files import OPTIONS, STAGES, WORK, Facts, Shard, ShardFolder, merge, read_all, seal_of
-from layerlaw.probing.shard_words import ShardDone, behind, inputs_in_words, model_in_words
+from layerlaw.probing.shard_words import ShardDone, behind, inputs_in_words, marks_of_model, numbers_of
 from layerlaw.probing.shards import ENOUGH
+from layerlaw.probing.slices import tell_forwards
 from layerlaw.probing.sources import check_whole_in_shards, part_of, places_in, source_of, steady_first
 from layerlaw.probing.state import Split, State, first_pass, second_pass, taken_over
 from layerlaw.probing.targets import Targets
-from layerlaw.provenance import model_provenance, provenance
+from layerlaw.provenance import model_provenance
 from layerlaw.stats.design import DealerFrom
 from layerlaw.stats.passes import FirstPass, SecondPass
 from layerlaw.stats.precision import full_precision
@@ -81,8 +83,8 @@ def probe_shard(
     if world_size() > 1:
         raise InputError("shard: expected one process, got several ranks. Use a job array or torchrun, not both.")
     check_whole_in_shards(data=data, test=test)
-    i, n = _numbers(shard)
-    given = shard_files.checked_about(about)
+    i, n = numbers_of(shard)
+    given = shard_words.checked_about(about)
     given.setdefault("command", "probe_shard(model, data, shard=({i}, {n}), state={state!r})")
     settings = {"data_name": how.get("data_name", "")}
     if not isinstance(data, Labeled) or how.get("prepare") is not None:
@@ -104,14 +106,6 @@ def probe_shard(
     raise AssertionError("a shard always leaves")
 
 
-def _numbers(shard: Any) -> tuple[int, int]:
-    pair = [whole_number(one) for one in shard] if isinstance(shard, (tuple, list)) else []
-    i, n = pair if len(pair) == 2 else (None, None)
-    if i is not None and n is not None and 1 <= i <= n <= shard_files.MOST_SHARDS:
-        return i, n
-    raise InputError(f"shard: expected (i, n), the i-th of n shards with i from 1 to n, got {shown(shard)}.")
-
-
 class _Shard:
     """Takes the place of both passes over every group of sites: does the part of one shard in one round."""
 
@@ -123,6 +117,7 @@ class _Shard:
         self.tensors: dict[str, Tensor] = {}
         self.earlier: list[tuple[dict[str, Tensor], Facts]] = []  # what all shards left in the stage before
         self.first_batch: Batch | None = None
+        self.forwards: Sequence[Any] = ()  # set by the probe, which does not know the round
 
     def __call__(self, prober: Prober, state: State, split: Split, reference: Split | None) -> None:
         """Do what this round needs of a group of sites; leave after the last one."""
@@ -132,6 +127,11 @@ class _Shard:
         part, whole = f"{state.label}-{len(here['groups'])}", state.data
         here["groups"].append([site.name for site in state.sites])
         state.data = part_of(whole, self.shard, self.folder.shards)
+        if self.forwards and self.stage != "labels" and state.data.length:  # labels take none
+            n, over, memory_gib, planned = self.forwards
+            over, of = f"this shard's batches of {over} in this round", " (the same in all shards, in a new folder)"
+            tell_forwards(n, over, memory_gib, planned, of)
+        self.forwards = ()
         if self.stage == "labels":
             self._read_labels(prober, state)
             lend(state.first, state, split)
@@ -150,23 +150,20 @@ class _Shard:
             expected = f"{data.where}: expected data whose number of {known} is known beforehand, in shards"
             raise InputError(f"{expected}. Pass tensors, a Dataset or a DataLoader of one{more}.")
         self.first_batch = steady_first(data, prober.randomness)
-        self.identity[state.label] = self._mark(data)
+        self.identity[state.label] = self._mark(data, self.first_batch)
         unknown = data.labels is None and (deals or isinstance(prober.classes, Targets))
         if state.label == "data":
             self._choose(prober, unknown)
         elif unknown and "labels" not in self.stages:
             raise InputError("test: expected data of the kind of the others, whose labels are known, got a loader.")
-        for stage, shard in ((s, k) for s in self.stages for k in range(1, self.folder.shards + 1)):
-            if self.folder.file(stage, shard).exists():  # one says what all are
-                self.folder.compare(self.identity, self.folder.read(stage, shard)[1]["identity"], shard)
-                break
-        facts = {"batch_size": data.batch_size, "order": data.order, "why_not": state.why_not}
-        self.facts["splits"][state.label] = facts | {"groups": [], "fingerprint": {}, "layout": [], "decided": False}
+        else:
+            self._compare()
+        facts = {"batch_size": data.batch_size, "order": data.order, "why_not": state.why_not, "decided": False}
+        self.facts["splits"][state.label] = facts | {"left_out": left_over(data.loader), "groups": [], "layout": []}
 
-    def _mark(self, data: Batches) -> Facts:
+    def _mark(self, data: Batches, batch: Batch) -> Facts:
         """What tells one data set from another, without going through all of it where that takes long."""
-        mark, batch = Fingerprint(), self.first_batch
-        assert batch is not None
+        mark = Fingerprint()
         if isinstance(data.source, Pair):
             batch = data.source.whole
         mark.update(batch.labels, *batch.tensors())
@@ -179,20 +176,29 @@ class _Shard:
             found["places"] = digest_of(places)
         return found
 
+    def _compare(self) -> None:
+        """Raise where the folder has another measurement: also labels that this one may not need."""
+        numbers = range(1, self.folder.shards + 1)
+        for stages in (STAGES[:1], STAGES[1:]):
+            there = ((stage, k) for stage in stages for k in numbers if self.folder.file(stage, k).exists())
+            for one in islice(there, 1):  # says what all are
+                self.folder.compare(self.identity, self.folder.read(*one)[1])
+
     def _choose(self, prober: Prober, unknown: bool) -> None:
         """The first stage that this shard has not done; leaves where others must come first, or nothing is left to do."""
         options, plan, known = prober.options, prober.plan, model_provenance(prober.network)
         where = digest_of(shard_files.plain((plan.sites, plan.classifier, plan.reads, plan.scores)))[:12]
         self.identity |= {
-            "model": model_in_words(prober.network, known),
+            "model": marks_of_model(prober.network, known),
             "options": {name: getattr(options, name) for name in OPTIONS},
             "sites": f"{len(plan.sites)} sites ({plan.rule}), sha256 {where}",
             "classes": f"{prober.classes.K}, sha256 {digest_of(shard_files.plain(prober.classes))[:12]}",
             "splits": list(self.splits),
         }
-        self.facts |= {"identity": self.identity, "provenance": known, **described(prober)}
+        self.facts |= {"identity": self.identity, "provenance": known, **shard_files.described(prober)}
         rows = None if plan.classifier is None else classifier_weight(modules_of(prober.network)[plan.classifier])
         self.tensors |= {} if rows is None else {"classifier": rows}
+        self._compare()
         self.stages, folder = STAGES[not unknown :], self.folder
         start = int(unknown and bool(folder.missing("labels")) and goes_on(folder, "labels"))  # which nobody needs then
         for at, stage in list(enumerate(self.stages))[start:]:
@@ -200,13 +206,12 @@ class _Shard:
             if before is not None and (missing := folder.missing(before)):
                 raise _Left(self._done(at, False, missing))
             self.earlier = [] if before is None else read_all(folder, before)
-            for number, (_, theirs) in enumerate(self.earlier, 1):
-                folder.compare(self.identity, theirs["identity"], number)
+            folder.compare(self.identity, *(theirs for _, theirs in self.earlier))
             if not folder.file(stage, self.shard).exists():
                 self.stage = stage
                 return
             mine = folder.read(stage, self.shard)[1]
-            folder.compare(self.identity, mine["identity"], self.shard)
+            folder.compare(self.identity, mine)
             whole = folder.whole(stage, self.shard, mine["parts"])
             anew = stage == "scatters" and mine["around"] != seal_of(self.earlier)  # sums were measured again
             if not whole or anew:
@@ -259,10 +264,11 @@ class _Shard:
         known = self._known(prober, state.label, whole)
         deals = state.dealer.groups or state.dealer.permuted or isinstance(prober.classes, Targets)
         before = [] if known is None else [batch for batches in known[: self.shard - 1] for batch in batches]
+        due, changed = None if known is None else known[self.shard - 1], shard_words.changed_data(state.data.where)
         if state.kept.whole and state.dealer.permuted and known is not None:
             state.dealer.all_labels = torch.cat([batch for batches in known for batch in batches])  # as one run would
         state.kept = KeptFeatures(state.sites, 0, None)
-        state.dealer = DealerFrom(state.dealer, before if deals else [])
+        state.dealer = DealerFrom(state.dealer, before if deals else [], due, changed)
         if state.sample is not None:
             for batch in before:
                 state.sample.begin(prober.classes.pictured(batch))
@@ -288,6 +294,8 @@ class _Shard:
         except LabelError:
             if dealer.dealt:
                 raise  # else it has no samples of measured classes
+        if dealer.due is not None and len(dealer.dealt) < len(dealer.due):
+            raise PassError(dealer.changed)
         self.facts["parts"][part] = None
         if dealer.dealt:
             with full_precision(), through(self._saving(part)):
@@ -390,11 +398,3 @@ def lend(found: FirstPass | FirstRegression | SecondPass | SecondRegression, sta
     if isinstance(found, FirstRegression):
         kept: Any = {site: SimpleNamespace(moments=() if site.name in found.wanted else None) for site in state.sites}
         split.regressions |= kept
-
-
-def described(prober: Prober) -> Facts:
-    """What a record says of a network, its plan and classes, for those who do not have it."""
-    modules, names = modules_of(prober.network), {site.module for site in prober.plan.sites}
-    owners = {name: any(True for _ in modules[name].parameters()) for name in sorted(names) if name in modules}
-    told = {"plan": shard_files.plain(prober.plan), "classes": shard_files.plain(prober.classes), "modules": owners}
-    return told | {"device": provenance(prober.device)["device"]}

@@ -20,6 +20,7 @@ from layerlaw.capture.replay import Replays
 from layerlaw.errors import CaptureError, InputError, LayerlawError, MemoryBudgetError, check_choice, check_seed
 from layerlaw.measures.unread import bring_ahead
 from layerlaw.probing.classes import Classes, foreign_scores
+from layerlaw.probing.dealt import deals_alone
 from layerlaw.probing.kept_plans import about_model, went_through
 from layerlaw.probing.memory import Budget, Extras, KeptFeatures, linear_sites, one_batch, scatter_bytes, views_of
 from layerlaw.probing.pictures import Share
@@ -44,7 +45,6 @@ UNCERTAINTY = {  # standard errors (jackknife) and D under permuted labels; None
     "permuted": (False, True),
     None: (None, None),
 }
-
 OLD_BATCHNORM = {"train": "batch", "eval": "running"}
 
 
@@ -259,9 +259,10 @@ class GroupedProbe:
 
     @property
     def forwards(self) -> int:
-        """How often the data are gone through: twice for each group of sites, unless all features are kept."""
+        """How often the data are gone through: twice for each group of sites; once if all is kept, or in a shard's round."""
         kept = self.fitting.keep > 0 and len(self.groups) == 1 and self.slices is None
-        return (2 - kept) * len(self.groups) + (self.slices.planned if self.slices else 0)
+        once = kept or taken_over.get() is not None
+        return (2 - once) * len(self.groups) + (self.slices.planned if self.slices else 0)
 
     def within(self, memory_gib: float, before: GroupedProbe | None) -> GroupedProbe:
         """The same within another memory budget, and around the centers of another one."""
@@ -270,8 +271,6 @@ class GroupedProbe:
 
     def tell_forwards(self, test: GroupedProbe | None = None, *, besides: int = 0) -> None:
         """Say how many forwards these data take, `besides` others, and the test data measured with them; of many, warn."""
-        if taken_over.get() is not None:  # a shard, which has one forward in each of its rounds
-            return
         measured = [self] if test is None else [self, test]
         for one in measured:
             if one.slices is not None:
@@ -284,7 +283,11 @@ class GroupedProbe:
 
         names = {"data": "the data", "test": "the test data"}
         over = " and ".join(names.get(one.label, f"the data ({one.label})") for one in measured)
-        tell_forwards(besides + sum(one.forwards for one in measured), over, self.prober.options.memory_gib, planned)
+        told = (besides + sum(one.forwards for one in measured), over, self.prober.options.memory_gib, planned)
+        if (shard := taken_over.get()) is None:
+            tell_forwards(*told)
+        else:  # tells it when it knows its round
+            shard.forwards = told
 
     def go(self, test: GroupedProbe | None = None, *, let_go: bool = True) -> None:
         """Measure all of it, and of every group of sites the test data right behind.
@@ -342,7 +345,7 @@ class GroupedProbe:
         split.around = {site: split.around[site] for site in sites}  # in the order of depth
         split.scatters = {site: split.scatters[site] for site in sites}
         split.no_extras_why, split.one_forward = self.fitting.why_not, False
-        split.dealt_alone |= _deals_alone(self.slices.dealer)
+        split.dealt_alone |= deals_alone(self.slices.dealer)
 
 
 def let_go(prober: Prober, group: Sequence[Site], split: Split, reference: Split | None) -> None:
@@ -373,10 +376,6 @@ def run_batch(capture: Capture, step: Step, sums: Mapping[Any, Tensor] | None = 
     return output
 
 
-def _deals_alone(dealer: Dealer) -> bool:
-    return world_size() > 1 and dealer.groups > 0 and not dealer.shared
-
-
 def _leave(state: State, second: SecondPass | SecondRegression, split: Split, network: nn.Module | None = None) -> None:
     split.plane_labels = state.sample.labels if state.sample is not None else []
     with full_precision(), nullcontext() if state.meanwhile is None else state.meanwhile.here():
@@ -396,5 +395,5 @@ def _leave(state: State, second: SecondPass | SecondRegression, split: Split, ne
             all_reduce([state.free])
         split.free_accuracy = float(state.free[0] / state.free[1]) if state.free[1] else None
     split.no_extras_why, split.one_forward = state.why_not, state.kept.whole
-    split.dealt_alone |= _deals_alone(state.dealer)
+    split.dealt_alone |= deals_alone(state.dealer)
     state.kept.drop()

@@ -21,20 +21,22 @@ from torch import Tensor, nn
 
 from layerlaw import probing
 from layerlaw.capture.fingerprint import Fingerprint
+from layerlaw.capture.modules import modules_of
 from layerlaw.capture.network import Randomness
 from layerlaw.capture.plan import Plan, Site, TokenUse
 from layerlaw.capture.scores import Scores
-from layerlaw.errors import DataError, InputError, PassError, needed
+from layerlaw.errors import DataError, PassError, needed
 from layerlaw.files import as_path, made_folder, replace_whole
 from layerlaw.packed import check_safetensors, digest_of
 from layerlaw.probing.classes import Classes
+from layerlaw.probing.dealt import dropped_note
 from layerlaw.probing.memory import KeptFeatures
 from layerlaw.probing.run import Options, Prober, _leave, let_go
 from layerlaw.probing.shard_words import SHOWN, behind, cure_of, difference, listed_shards, not_done, then_what
 from layerlaw.probing.state import Split, State
 from layerlaw.probing.targets import Targets
 from layerlaw.progress import choose
-from layerlaw.provenance import code_version
+from layerlaw.provenance import code_version, provenance
 from layerlaw.record import Record
 from layerlaw.stats.around import ONE_FORWARD
 from layerlaw.stats.passes import Dealt, FirstPass, SecondPass
@@ -43,10 +45,9 @@ from layerlaw.stats.ranks import Exchange, through
 from layerlaw.stats.regression import FirstRegression, SecondRegression
 from layerlaw.threads import on_cpu
 
-FORMAT, VERSION = "layerlaw shard", 4
+FORMAT, VERSION = "layerlaw shard", 5
 STAGES: tuple[str, ...] = ("labels", "sums", "scatters")
 NAME = re.compile(r"(labels|sums|scatters)-(\d+)-of-(\d+)\.safetensors")
-MOST_SHARDS = 100_000
 KNOWN: dict[str, type] = {cls.__name__: cls for cls in (Plan, Site, TokenUse, Scores, Classes, Targets)}
 WORK = {"labels": "labels", "sums": "class sums", "scatters": "scatters around the centers"}
 OPTIONS = ("reduce", "batchnorm", "weighting", "uncertainty", "memory_gib", "seed", "linear")
@@ -142,14 +143,14 @@ class ShardFolder:
             cure = f"Go on with shards of {found}, or choose another folder"
             raise DataError(f"{self.path}: expected shards of {self.shards}, got files of shards of {found}. {cure}.")
 
-    def compare(self, mine: Facts, theirs: Facts, shard: int) -> None:
-        """Raise where another shard measured something else: a model, data, options of its own."""
-        for what, here in mine.items():
-            there = theirs.get(what)
-            if what not in theirs or there == here:
-                continue
-            told, cure = difference(what, here, there), cure_of(what, here, there)
-            raise DataError(f"{self.path}: shard {shard} of {self.shards} measured {told}. {cure}.")
+    def compare(self, mine: Facts, *every: Facts, here: str = "") -> None:
+        """Raise where a shard measured something else than what `mine` tells, as the file `here` does where it is named."""
+        more = f". 'Here' is {here}: delete the files of one of the two measurements" * bool(here)
+        for facts, what in ((facts, what) for facts in every for what in mine if what in facts["identity"]):
+            if (theirs := facts["identity"][what]) != mine[what]:
+                file, shard = self.file(facts["stage"], facts["shard"]), facts["shard"]
+                told, cure = (words(what, mine[what], theirs) for words in (difference, cure_of))
+                raise DataError(f"{file}: shard {shard} of {self.shards} measured {told}. {cure}{more}.")
 
 
 def found_shards(folder: Path) -> set[int]:
@@ -159,15 +160,6 @@ def found_shards(folder: Path) -> set[int]:
     except OSError as error:
         raise DataError(f"{folder}: expected a folder that can be read ({error.strerror}).") from None
     return {int(match[3]) for name in names if (match := NAME.fullmatch(name))}
-
-
-def checked_about(about: Mapping[str, Any] | None) -> Facts:
-    """What a user says of the record, if files can hold it: said before the work, not after it."""
-    try:
-        found: Facts = json.loads(json.dumps(dict(about or {})))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"about: expected a dictionary of text, numbers and lists, got another ({error}).") from None
-    return found
 
 
 def _seal(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -277,11 +269,18 @@ def shaped_first(prober: Prober, here: Facts, group: int) -> FirstPass | FirstRe
     return first
 
 
+def described(prober: Prober) -> Facts:
+    """What a record says of a network, its plan and classes, for those who do not have it."""
+    modules, names = modules_of(prober.network), {site.module for site in prober.plan.sites}
+    owners = {name: any(True for _ in modules[name].parameters()) for name in sorted(names) if name in modules}
+    told = {"plan": plain(prober.plan), "classes": plain(prober.classes), "modules": owners}
+    return told | {"device": provenance(prober.device)["device"]}
+
+
 def skeleton(facts: Facts, rows: Tensor | None) -> nn.Module:
     """In place of the network: its name, which modules own parameters, and the rows of its classifier."""
     network: nn.Module = type(facts["provenance"]["model"], (nn.Module,), {})()
-    owners = dict(facts["modules"])
-    name = facts["plan"]["of"]["classifier"]
+    owners, name = facts["modules"], facts["plan"]["of"]["classifier"]
     for path in [*owners, *([] if name is None else [name])]:
         inner = network
         for step in filter(None, path.split(".")):
@@ -301,8 +300,7 @@ def merge(state: str | os.PathLike[str]) -> Record:
     folder = finished(as_path(state, "state"))
     sums, scatters = read_all(folder, "sums"), read_all(folder, "scatters")
     first, mine = sums[0]
-    for number, (_, facts) in [*enumerate(sums, 1), *enumerate(scatters, 1)]:
-        folder.compare(mine["identity"], facts["identity"], number)
+    folder.compare(mine["identity"], *(facts for _, facts in (*sums, *scatters)), here=folder.file("sums", 1).name)
     stale = [number for number, (_, facts) in enumerate(scatters, 1) if facts["around"] != seal_of(sums)]
     if stale:
         why = "measured round 2 around the sums of another round 1. Run these again"
@@ -320,11 +318,11 @@ def merge(state: str | os.PathLike[str]) -> Record:
     except PassError as error:  # shards forward twice, whatever the memory
         again = "Measure all shards again in a new folder"
         raise PassError(f"{folder.path}: {str(error).replace(ONE_FORWARD, '')} {again}.") from None
-    train, test = splits[0], splits[1] if len(splits) > 1 else None
     here = mine["splits"]["data"]
     unused = sorted({key for _, facts in sums for key in facts["splits"]["data"]["unused"]})
     data: Any = SimpleNamespace(batch_size=here["batch_size"], order=here["order"], unused=unused)
-    record = probing.recorded(prober, data, train, test, None)
+    record = probing.recorded(prober, data, splits[0], splits[1] if len(splits) > 1 else None, None)
+    record.notes += filter(None, (dropped_note(label, *of["left_out"]) for label, of in mine["splits"].items()))
     devices = dict.fromkeys(facts["device"] for _, facts in scatters)
     spent = round(sum(facts["seconds"] for _, facts in (*sums, *scatters)), 3)
     more = {"device": ", ".join(devices), "shards": folder.shards, "seconds": spent}
@@ -342,17 +340,18 @@ def finished(path: Path) -> ShardFolder:
     numbers = found_shards(path)
     if len(numbers) != 1:
         came = f"files of shards of {listed_shards(sorted(numbers))}" if numbers else "no file of a shard"
-        raise DataError(
-            f"{path}: expected the folder of one job array (layerlaw probe --shard i/n --state), got {came}."
-        )
+        raise DataError(f"{path}: expected the folder of one job array (probe --shard i/n --state), got {came}.")
     folder = ShardFolder(path, numbers.pop(), "")
     every = range(1, folder.shards + 1)
-    there = next((stage, shard) for stage in STAGES for shard in every if folder.file(stage, shard).exists())
-    folder = replace(folder, command=folder.read(*there)[1]["about"]["command"])
+    there = [(stage, shard) for stage in STAGES for shard in every if folder.file(stage, shard).exists()]
+    one = folder.read(*there[0])[1]
+    folder = replace(folder, command=one["about"]["command"])
     stages, later = STAGES[folder.missing("labels") == [*every] :], not folder.missing("scatters")
     unneeded = {"labels"} if later and not folder.missing("sums") else set()  # sums have them, too
     for number, stage in enumerate(stages, 1):
         if stage not in unneeded and (missing := folder.missing(stage)):
+            here = folder.file(*there[0]).name  # nothing completes two measurements
+            folder.compare(one["identity"], *(folder.read(*other)[1] for other in there), here=here)
             which = not_done(missing, folder.shards, number, len(stages))
             after = then_what(folder.shards, number, len(stages), behind(folder, stages, number))
             run = f"still to be run:\n{folder.commands(missing)}{after}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from layerlaw.capture.batches import Pair
-from layerlaw.errors import InputError
+from layerlaw.errors import InputError, shown, whole_number
 from layerlaw.packed import digest_of
 from layerlaw.provenance import parameter_digest, unreadable
 from layerlaw.wording import counted
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
     from layerlaw.probing.shard_files import ShardFolder
 
 SHOWN = 8  # numbers, commands
+MOST_SHARDS = 100_000
 OTHER = {"model": "another model", "data": "other data", "test": "other test data", "options": "with other options"}
 OTHER |= {"sites": "other sites", "classes": "other classes", "splits": "other data sets"}
 UNSEEN = {"content": "other inputs or labels", "places": "other places of the samples in the data set"}  # checksums
 TENSORS = "tensors"
-SHA = ", sha256 "  # in front of a checksum of the weights
-MODULES = ", modules "  # in front of a checksum of the network as it is printed
 
 ANOTHER = "another measurement needs a folder of its own"
 
@@ -33,6 +33,29 @@ STEADY_SHARDS = (
     "transform, or one seeded by the place of the sample; generator=torch.Generator().manual_seed(0) for a split), and "
     "measure all shards again in a new folder"
 )
+
+
+def numbers_of(shard: Any) -> tuple[int, int]:
+    """(i, n) of the i-th of n shards."""
+    pair = [whole_number(one) for one in shard] if isinstance(shard, (tuple, list)) else []
+    i, n = pair if len(pair) == 2 else (None, None)
+    if i is not None and n is not None and 1 <= i <= n <= MOST_SHARDS:
+        return i, n
+    raise InputError(f"shard: expected (i, n), the i-th of n shards with i from 1 to n, got {shown(shard)}.")
+
+
+def checked_about(about: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a user says of the record, if files can hold it: said before the work, not after it."""
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(about or {})))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"about: expected a dictionary of text, numbers and lists, got another ({error}).") from None
+    return found
+
+
+def changed_data(where: str) -> str:
+    """That a shard found other samples than in an earlier round, and what to do."""
+    return f"{where}: the samples or their order changed since an earlier round. {STEADY_SHARDS}."
 
 
 @dataclass(frozen=True)
@@ -64,7 +87,8 @@ class ShardDone:
         if 0 < len(lacking) < n:
             goal = f"round {later} of {listed_shards(lacking, 'shard')} alone:\n{self.folder.commands(lacking)}"
         if self.round == self.rounds or self.ahead:
-            goal = f"layerlaw merge {shlex.quote(str(self.folder.path))}"
+            python, path = "{state!r}" in self.folder.command, str(self.folder.path)  # where the command is a call
+            goal = f"merge({path!r})" if python else f"layerlaw merge {shlex.quote(path)}"
         if self.damaged:
             return "\n".join([*lines, f"next: {self.damaged}", f"then: {goal}"])
         if not self.missing:
@@ -123,7 +147,7 @@ def then_what(shards: int, number: int, rounds: int, behind: tuple[int, Sequence
     return f"\nThen run {which} once more, for round {later}."
 
 
-def model_in_words(network: nn.Module, known: Mapping[str, Any]) -> str:
+def marks_of_model(network: nn.Module, known: Mapping[str, Any]) -> dict[str, str]:
     """What tells a model from that of another shard; `known` is what a record says of it. Reads all weights."""
     weights = known["parameters_sha256"] or parameter_digest(network, whole=True)
     if weights is None:
@@ -134,8 +158,8 @@ def model_in_words(network: nn.Module, known: Mapping[str, Any]) -> str:
             "Load all weights onto one device as plain tensors, or measure in one job, with layerlaw.probe or torchrun"
         )
         raise InputError(f"model: expected {why}, got offloaded, sharded or quantized ones ({some}). {cure}.")
-    modules = digest_of(repr(network))[:12]  # activations, eps: what no parameter tells
-    return f"{known['model']}, {known['parameters']:,} parameters{SHA}{weights}{MODULES}{modules}"
+    modules = digest_of(repr(network))  # activations, eps: what no parameter tells
+    return {"name": f"{known['model']}, {known['parameters']:,} parameters", "weights": weights, "modules": modules}
 
 
 def inputs_in_words(inputs: Sequence[Tensor], source: object) -> str:
@@ -158,6 +182,8 @@ def difference(what: str, here: Any, there: Any) -> str:
     'other data (samples 10 there, 9 here; other inputs or labels)'
     """
     kind = OTHER[what]
+    if what == "model":
+        return _other_model(here, there)
     if isinstance(here, dict) and isinstance(there, dict):
         other = [key for key in here if there.get(key) != here[key]]
         if "batch_size" in other:  # other batches follow from it
@@ -165,11 +191,6 @@ def difference(what: str, here: Any, there: Any) -> str:
             return f"{kind} ({there.get('batch_size')} there, {here['batch_size']} here)"
         told = [UNSEEN.get(key) or f"{key} {_short(there.get(key))} there, {_short(here[key])} here" for key in other]
         return f"{kind} ({'; '.join(told)})"
-    if what == "model":
-        if here.partition(MODULES)[0] == str(there).partition(MODULES)[0]:
-            why = "other modules as they are printed: an activation, eps or another setting"
-            return f"{kind} (the same weights, but {why})"
-        kind = "the same architecture with other weights" if _only_weights(here, there) else "another architecture"
     return f"{kind} ({_short(there)} there, {_short(here)} here)"
 
 
@@ -177,21 +198,31 @@ def cure_of(what: str, here: Any, there: Any) -> str:
     """What to do where another shard measured something else.
 
     >>> cure_of("data", {"inputs": "samples of float32 (9,)", "content": "a"}, {"inputs": "samples of float32 (9,)"})[:60]
-    'Where they should be the same: Random augmentation does this'
+    'Random augmentation does this, and random_split or shuffle w'
     """
+    if what == "model" and _differing(here, there) == ["weights"]:
+        return f"Load the same weights in every job, or seed what draws them (torch.manual_seed in make); {ANOTHER}"
     if isinstance(here, dict) and isinstance(there, dict) and here == {**there, "content": here.get("content")}:
         if str(here.get("inputs")).startswith(TENSORS):
-            return "Where they should be the same: what draws or shuffles these tensors needs a seed, the same in every job"
-        return f"Where they should be the same: {STEADY_SHARDS}"
-    if what == "model" and _only_weights(here, there):
-        return f"Load the same weights in every job, or seed what draws them (torch.manual_seed in make); {ANOTHER}"
+            return f"If these tensors are drawn or shuffled at random, use the same seed in every job; {ANOTHER}"
+        return f"{STEADY_SHARDS}; {ANOTHER}"
     return f"All shards take the same model, data and options; {ANOTHER}"
 
 
-def _only_weights(here: Any, there: Any) -> bool:
-    """Whether two models, in the words of `model_in_words`, have the same modules and numbers of parameters."""
-    parts = [(name.partition(SHA)[0], name.partition(MODULES)[2]) for name in (str(here), str(there))]
-    return parts[0] == parts[1]
+def _other_model(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """In words, how two models differ, of which `marks_of_model` tells."""
+    other, printed = _differing(here, there), "other modules as they are printed: an activation, eps or another setting"
+    if other == ["modules"]:
+        return f"another model (the same weights, but {printed})"
+    if other == ["weights"]:
+        weights = f"sha256 {there['weights'][:12]} there, {here['weights'][:12]} here"
+        return f"the same architecture with other weights ({here['name']}, {weights})"
+    names = f"{there['name']} there, {here['name']} here" if "name" in other else f"{here['name']}, but {printed}"
+    return f"another architecture ({names})"
+
+
+def _differing(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    return [name for name in here if there.get(name) != here[name]]
 
 
 def _short(value: Any) -> str:

@@ -90,8 +90,8 @@ def rounds_of(
     return rounds
 
 
-def tell_forwards(forwards: int, over: str, memory_gib: float, planned: Callable[[float], int]) -> None:
-    """Warn of many forwards before the first one, with budgets that take far fewer; `planned`: those of another."""
+def tell_forwards(forwards: int, over: str, memory_gib: float, planned: Callable[[float], int], of: str = "") -> None:
+    """Warn of many forwards before the first, with budgets that take far fewer; `planned`: those of another, `of` whom."""
     if forwards <= MANY:
         return
     cures: list[str] = []
@@ -104,9 +104,8 @@ def tell_forwards(forwards: int, over: str, memory_gib: float, planned: Callable
             if fewer <= FEW:
                 break
     if rank() == 0:
-        warn(
-            f"layerlaw: {forwards:,} forwards over {over} are needed within memory_gib={memory_gib:g}{''.join(cures)}."
-        )
+        cure = "".join(cures) + of * bool(cures)
+        warn(f"layerlaw: {forwards:,} forwards over {over} are needed within memory_gib={memory_gib:g}{cure}.")
 
 
 def wide_sites(sites: Sequence[Site], classes: int, views: int, memory: int) -> list[Site]:

@@ -21,7 +21,7 @@ from layerlaw.probing.classes import Classes
 from layerlaw.probing.dealt import check_dealt
 from layerlaw.probing.memory import WHY_NOT, KeptFeatures
 from layerlaw.probing.pictures import PictureSample, Share, choose_among_ranks, places_among
-from layerlaw.probing.shard_words import STEADY_SHARDS
+from layerlaw.probing.shard_words import changed_data
 from layerlaw.probing.shards import Pace, Step
 from layerlaw.probing.targets import Targets
 from layerlaw.probing.waiting import Meanwhile, Waiting, add_second
@@ -371,16 +371,17 @@ def _second_forward(prober: Prober, state: State, second: SecondPass | SecondReg
         waiting.finish()
     if again is not None and again.text() != state.fingerprint.text():
         if shards:
-            raise PassError(
-                f"{state.data.where}: the samples or their order changed since an earlier round. {STEADY_SHARDS}."
-            )
+            raise PassError(changed_data(state.data.where))
         why = "changed between the two passes, which standard errors and permuted labels do not allow"
         cure = "pass data that do not change, or uncertainty=False"
         raise PassError(f"{state.label}: the samples or their order {why}: {cure}.")
 
 
-taken_over: ContextVar[Callable[[Any, State, Any, Any], None] | None] = ContextVar("taken_over", default=None)
-"""Called with a prober, a state, its split and the reference instead of both passes: a shard does one, on its samples."""
+taken_over: ContextVar[Any] = ContextVar("taken_over", default=None)
+"""Called with a prober, a state, its split and the reference instead of both passes: a shard does one, on its samples.
+
+It is given `forwards`, what `tell_forwards` takes: it alone knows whether this round has any.
+"""
 
 
 def among_ranks(dealer: Dealer, shares: Sequence[tuple[Tensor | None, Share]]) -> Dealer:

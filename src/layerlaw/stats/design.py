@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from layerlaw.errors import PassError
 from layerlaw.stats.centers import FeatureFit
 from layerlaw.stats.labels import deal_groups, shuffled_groups
 from layerlaw.stats.limits import hides_directions
@@ -122,10 +123,13 @@ class RankDealer(Dealer):
 
 
 class DealerFrom(Dealer):
-    """Deals as the one that would have dealt the batches `before` first; remembers what it dealt itself."""
+    """Deals as the one that would have dealt the batches `before` first; remembers what it dealt itself.
 
-    def __init__(self, whole: Dealer, before: Sequence[Tensor]) -> None:
-        self.whole, self.before = whole, before
+    `due` are the labels that must come, where they are known; `changed` says of others that they do not.
+    """
+
+    def __init__(self, whole: Dealer, before: Sequence[Tensor], due: Sequence[Tensor] | None, changed: str) -> None:
+        self.whole, self.before, self.due, self.changed = whole, before, due, changed
         self.classes, self.groups, self.permuted = whole.classes, whole.groups, whole.permuted
         self.restart()
 
@@ -138,7 +142,11 @@ class DealerFrom(Dealer):
 
     def deal(self, labels: Tensor) -> Dealt:
         """The labels of the next batch."""
-        self.dealt.append(labels.cpu())
+        self.dealt.append(mine := labels.cpu())
+        if self.due is not None:  # at once: of more labels than are known, permuted ones would run out
+            due = self.due[len(self.dealt) - 1 : len(self.dealt)]
+            if not due or due[0].shape != mine.shape or not bool((due[0] == mine).all()):
+                raise PassError(self.changed)
         return self.whole.deal(labels)
 
 
