@@ -318,6 +318,7 @@ def test_runs_that_diverged_in_the_same_way_are_equal() -> None:
     assert first.state is not None
     assert any(tensor.isnan().any() for tensor in first.state.values())
     assert first == again
+    assert first != replace(again, losses=(*again.losses[:-1], math.inf))
     assert repr(first) == (
         "<Run 'depth 3, widths 16, 10, no BatchNorm; momentum, learning rate 10000, seed 666': 3 of 3 epochs, diverged in "
         f"epoch {first.diverged}, 2 measurements>"

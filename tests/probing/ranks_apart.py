@@ -135,7 +135,7 @@ def sharded() -> nn.Module:
     return found
 
 
-def tensor_parallel(*, local: bool = True) -> tuple[nn.Module, Any]:
+def tensor_parallel(*, local: bool = True, last: bool = False) -> tuple[nn.Module, Any]:
     """A network whose layers are cut into halves, and the group of ranks with the same half: each one alone."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -143,7 +143,9 @@ def tensor_parallel(*, local: bool = True) -> tuple[nn.Module, Any]:
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
     found = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, K))
     found.load_state_dict(plain().state_dict())
-    parallelize_module(found, mesh["tensor"], {"0": ColwiseParallel(use_local_output=local), "2": RowwiseParallel()})
+    cut = {"0": ColwiseParallel(use_local_output=local), "2": RowwiseParallel()}
+    cut |= {"4": ColwiseParallel(use_local_output=local)} if last else {}
+    parallelize_module(found, mesh["tensor"], cut)
     return found, mesh["data"].get_group()
 
 
@@ -365,9 +367,11 @@ def main(rank: int, port: str, folder: Path) -> None:
     attempt("tensor parallel, every site", halves, (INPUTS, LABELS), ranks=alone)
     for site in ("0", "1"):
         attempt(f"tensor parallel, part at {site}", halves, (INPUTS, LABELS), ranks=alone, sites=[site, "4"])
+    cut = tensor_parallel(last=True)[0]
+    attempt("tensor parallel, part of the scores", cut, (INPUTS, LABELS), ranks=alone, sites=["2", "3"])
     attempt(
         "tensor parallel, gathered",
-        tensor_parallel(local=False)[0],
+        tensor_parallel(local=False, last=True)[0],
         (INPUTS, LABELS),
         ranks=alone,
         sites=["0", "1", "4"],

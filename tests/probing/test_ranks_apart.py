@@ -267,11 +267,11 @@ def test_a_part_of_the_features_on_each_of_the_tensor_parallel_ranks_is_an_error
     """Between a column-wise and a row-wise layer; D of a half would look right."""
     for one in told(folder, f"tensor parallel, part at {site}"):
         assert one["error"] == "FeatureError"
-        expected = (
-            f"site '{site}': expected all of its features on each of ranks 0 and 1, which hold parts of one model"
-        )
+        expected = f"site '{site}': expected all of them on each of ranks 0 and 1, which hold parts of one model"
         assert one["words"].startswith(expected)
-        assert "pass use_local_output=False to ColwiseParallel" in one["words"]
+        assert "Pass use_local_output=False to ColwiseParallel" in one["words"]
+    for one in told(folder, "tensor parallel, part of the scores"):
+        assert one["words"].startswith("the model's class scores: expected all of them on each of ranks 0 and 1")
 
 
 def test_features_that_tensor_parallel_layers_leave_together_are_measured_whole(folder: Path) -> None:

@@ -225,6 +225,8 @@ def _at(value: Any, place: Place) -> Any:
 
 
 def _as_scores(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor) and hasattr(value, "full_tensor"):  # in parts on several ranks, all of which are here
+        value = value.full_tensor()
     good = isinstance(value, Tensor) and value.layout == torch.strided and value.is_floating_point()
     return value if good and value.dim() in (1, 2) else None
 

@@ -56,8 +56,10 @@ class Run:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Run):
             return NotImplemented
+        losses = [torch.tensor(run.losses, dtype=torch.float64) for run in (self, other)]  # as JSON, infinity is as NaN
         networks, others = ({**run.snapshots, "last": run.state or {}} for run in (self, other))
-        return same_numbers(networks, others) and self.to_dict() == other.to_dict()
+        same = same_numbers(*losses) and same_numbers(networks, others)
+        return same and self.to_dict() == other.to_dict()
 
     @property
     def finished(self) -> bool:

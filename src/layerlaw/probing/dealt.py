@@ -52,7 +52,8 @@ def _check_same_inputs(network: nn.Module, fingerprint: Fingerprint, label: str)
 def check_whole(network: nn.Module, plan: Plan, batch: Batch, reduce: Reduce) -> None:
     """Raise where ranks that make one forward together (tensor parallel) have a part of a site's features each.
 
-    These are local tensors behind a column-wise layer; nothing but their numbers tells. Of other samples the data will tell.
+    Or of the class scores. These are local tensors behind a column-wise layer; nothing but their numbers tells. Of other
+    samples the data will tell.
     """
     if not (groups := _parallel(network)):
         return
@@ -60,20 +61,21 @@ def check_whole(network: nn.Module, plan: Plan, batch: Batch, reduce: Reduce) ->
     inputs.update(batch.labels, *batch.tensors())
 
     def consume(site: Site, features: Tensor) -> None:
-        found[site.name] = features[: FEW[0], : FEW[1]].double().nan_to_num().cpu().clone()
+        found[f"site '{site.name}'"] = features[: FEW[0], : FEW[1]].double().nan_to_num().cpu().clone()
 
     sites = dict.fromkeys((*plan.sites, *plan.of_parts().sites))
     with probing_state(network, "running"), Capture(network, plan, list(sites), reduce=reduce, consume=consume) as once:
-        once.run(batch, where="the dry run")
+        output = once.run(batch, where="the dry run")
+        if (scores := plan.scores.of(output)) is not None:
+            found["the model's class scores"] = scores[: FEW[0]].double().nan_to_num().cpu()
     for group in groups:
         known = _of_group(group, (inputs.text(), found))
         if any(given != inputs.text() for given, _ in known):
             continue
         if cut := [name for name, mine in found.items() if not all(_same(mine, there[name]) for _, there in known)]:
-            expected = f"site '{cut[0]}': expected all of its features on each of {_holders(group)}"
-            got = "got a part of them on each, as between a column-wise and a row-wise layer"
-            cure = "Choose a site behind the row-wise layer, or pass use_local_output=False to ColwiseParallel"
-            raise FeatureError(f"{expected}, {got}. {cure}.")
+            expected = f"{cut[0]}: expected all of them on each of {_holders(group)}, got a part on each"
+            cure = "Pass use_local_output=False to ColwiseParallel, or choose a site behind the row-wise layer"
+            raise FeatureError(f"{expected}, as a column-wise layer leaves it. {cure}.")
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
