@@ -190,7 +190,8 @@ def tortured(job: str, whole: Unbroken, random: Random, most: int) -> tuple[int,
             kills += 1
         (place / "result").unlink(missing_ok=True)
         found = finished(job, place, PATIENCE + 10 * whole.seconds)
-        left = [path.name for path in place.rglob("*.part") if path.stat().st_size]
+        # An empty one may be of a writer that has just begun: others leave it alone for a minute.
+        left = [path.name for path in place.rglob("*.part") if path.is_file() or any(path.iterdir())]
         wrong = "" if found == whole.result else found if len(found) != 64 else "another result"
         return kills, wrong or (f"left {', '.join(left[:3])}" if left else "")
     finally:
