@@ -1,16 +1,13 @@
 """An error on one rank reaches all of them with its text; a rank may have one sample, or none; a killed one ends the job."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from failing_ranks import OTHERWISE, alone, shards
-from test_ranks import free_port
+from test_ranks import on_two_ranks
 
 import layerlaw as ll
 
@@ -20,19 +17,7 @@ SOON = 12.0  # seconds: of a busy machine; the processes would wait for a minute
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, port = tmp_path_factory.mktemp("failing"), str(free_port())
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPT)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    ranks = [subprocess.Popen([*command, str(r), port, str(folder)], env=environment, **pipes) for r in range(2)]
-    try:
-        said = [process.communicate(timeout=120)[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in ranks] == [0, -signal.SIGKILL], "\n".join(said)
-    return folder
+    return on_two_ranks(SCRIPT, tmp_path_factory.mktemp("failing"), codes=(0, -signal.SIGKILL))
 
 
 def told(folder: Path, name: str) -> list[list]:

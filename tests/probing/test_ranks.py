@@ -42,6 +42,21 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def on_two_ranks(script: Path, folder: Path, *, codes: tuple[int, int] = (0, 0)) -> Path:
+    """Run a script as two processes, `script RANK PORT FOLDER`, that are to end with these codes; gives the folder."""
+    environment, port = {**os.environ, "OMP_NUM_THREADS": "1"}, str(free_port())
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+    ranks = [subprocess.Popen([sys.executable, str(script), str(r), port, str(folder)], **pipes) for r in range(2)]
+    try:
+        said = [process.communicate(timeout=120)[0] for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert tuple(process.returncode for process in ranks) == codes, "\n".join(said)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")

@@ -1,10 +1,7 @@
 """Two processes that do not agree: in their buffers, weights, data, numbers of batches, or in coming at all."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ranks_apart import EXACT, INPUTS, KEPT, LABELS, PARALLEL_SITES, QUIET, UNEVEN, network, plain, trained, uneven
-from test_ranks import free_port
+from test_ranks import on_two_ranks
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import layerlaw as ll
@@ -26,19 +23,7 @@ SOON = 12.0  # seconds, of a busy machine
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, port = tmp_path_factory.mktemp("apart"), str(free_port())
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPT)]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    ranks = [subprocess.Popen([*command, str(r), port, str(folder)], env=environment, **pipes) for r in range(2)]
-    try:
-        said = [process.communicate(timeout=120)[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
-    return folder
+    return on_two_ranks(SCRIPT, tmp_path_factory.mktemp("apart"))
 
 
 def told(folder: Path, name: str) -> list[dict[str, Any]]:

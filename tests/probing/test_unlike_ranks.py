@@ -1,15 +1,12 @@
 """Two processes to which samplers deal data sets that are not the same, or whose loaders leave samples out."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ranks_apart import INPUTS, LABELS, QUIET, network
-from test_ranks import free_port
+from test_ranks import on_two_ranks
 from torch.utils.data import DataLoader, TensorDataset
 
 import layerlaw as ll
@@ -21,17 +18,7 @@ SEED = "Seed random_split or shuffle (generator=torch.Generator().manual_seed(0)
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
     """What both ranks say of every case."""
-    folder, port = tmp_path_factory.mktemp("unlike"), str(free_port())
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    how: Any = {"env": {**os.environ, "OMP_NUM_THREADS": "1"}, **pipes}
-    ranks = [subprocess.Popen([sys.executable, str(SCRIPT), str(r), port, str(folder)], **how) for r in range(2)]
-    try:
-        said = [process.communicate(timeout=120)[0] for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
+    folder = on_two_ranks(SCRIPT, tmp_path_factory.mktemp("unlike"))
     return [json.loads((folder / f"told {rank}.json").read_text()) for rank in range(2)]
 
 

@@ -49,7 +49,7 @@ def _check_same_inputs(network: nn.Module, fingerprint: Fingerprint, label: str)
             raise DataError(f"{label}: expected the same samples on {why}, got different ones. {cure}.")
 
 
-def check_whole(network: nn.Module, plan: Plan, batch: Batch, reduce: Reduce) -> None:
+def check_all_features(network: nn.Module, plan: Plan, batch: Batch, reduce: Reduce) -> None:
     """Raise where ranks that make one forward together (tensor parallel) have a part of a site's features each.
 
     Or of the class scores. These are local tensors behind a column-wise layer; nothing but their numbers tells. Of other

@@ -25,7 +25,7 @@ from layerlaw.capture.site_rules import find_sites
 from layerlaw.errors import CaptureError
 from layerlaw.later import Together, later
 from layerlaw.measures.unread import SiteColumns, Unread, columns_of
-from layerlaw.probing.dealt import check_whole
+from layerlaw.probing.dealt import check_all_features
 from layerlaw.probing.plan_keys import PlanKey
 from layerlaw.probing.state import taken_over
 from layerlaw.provenance import model_provenance, provenance, worked_out
@@ -222,7 +222,7 @@ def again_without_plan(measure: Callable[P, T]) -> Callable[P, T]:
 def _found(network: nn.Module, batch: Batch, how: dict[str, Any]) -> Plan:
     with probing_state(network, "running"):
         plan = find_sites(network, batch, **how)
-    check_whole(network, plan, batch, how["reduce"])
+    check_all_features(network, plan, batch, how["reduce"])
     return plan
 
 
